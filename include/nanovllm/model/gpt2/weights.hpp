@@ -136,8 +136,6 @@ class Gpt2Weights {
     return layers_[static_cast<std::size_t>(i)];
   }
   [[nodiscard]] const Table& embedding() const { return embedding_; }
-  /// Whether every rank has all rows of it.
-  [[nodiscard]] bool has_whole_embedding() const { return false; }
   [[nodiscard]] const Table& positions() const { return positions_; }
   [[nodiscard]] const Table& lm_head() const { return tied() ? embedding_ : lm_head_; }
   [[nodiscard]] const Norm& final_norm() const { return final_norm_; }

@@ -18,9 +18,9 @@ namespace nanovllm {
 /// One rank's share of a model: its weights, its activations and the forward pass. The network of a
 /// model family derives from it and adds `projections()`.
 ///
-/// - `Weights` has `sizes()`, `embedding()`, `has_whole_embedding()`, `layer(i)`, `final_norm()`,
-///   `lm_head()` and `shard()`, with this rank's `first_token` and `vocab_rows` of lm_head and of an
-///   embedding that is not whole; with learned positions also `positions()`.
+/// - `Weights` has `sizes()`, `embedding()`, `layer(i)`, `final_norm()`, `lm_head()` and `shard()`,
+///   with this rank's `first_token` and `vocab_rows`; with learned positions also `positions()`.
+///   Where its `has_whole_embedding()` is true every rank has all rows of the embedding.
 /// - `Attention` and `Mlp`, the blocks of a layer, are made from the context, the model's config,
 ///   the limits of a step and `sizes()`. Each reads the stream through a norm of its own (`normed`,
 ///   or `norm` and `hidden`) and adds to it (`add`): `attention(stream, layer, in, kv)` and
@@ -54,7 +54,7 @@ class Decoder {
   void forward(const Batch& in, KvCache& kv, MatrixView<float> logits,
                typename Context::Rows hidden = {}) {
     stream_.start(in.tokens.extent(0));
-    if (weights_.has_whole_embedding()) {
+    if (has_whole_embedding()) {
       embed(context_, in.tokens, weights_.embedding(), stream_.residual());
     } else {
       embed_by_shard(context_, in.tokens, weights_.embedding(), weights_.shard().first_token,
@@ -110,6 +110,12 @@ class Decoder {
   }
 
  private:
+  [[nodiscard]] bool has_whole_embedding() const {
+    if constexpr (requires { weights_.has_whole_embedding(); })
+      return weights_.has_whole_embedding();
+    return false;
+  }
+
   Context context_;
   Weights weights_;
   DecoderSizes sizes_;

@@ -7,13 +7,13 @@
 ///                         residual = round(sum of both x + residual)
 ///                         out      = RMSNorm of the residual · weight
 ///
-/// with the bits of `all_reduce_add_norm` (sum.cuh). Behind the rows comes a word, the number of the
-/// sum, by a copy of its own: copies of one stream come one after the other.
+/// with the bits of `all_reduce_add_norm` (sum.cuh). Behind the rows comes a word, the number of
+/// the sum, by a copy of its own: copies of one stream come one after the other.
 ///
 /// Both ranks begin and finish the same sums in the same order, and at most kMostUnderWay at a
 /// time. Why a place in memory is free when sum n is copied there: it held sum n - 4. This rank
-/// begins sum n behind its finish of n - 2, for which the other rank had begun n - 2, behind its own
-/// finish of n - 4.
+/// begins sum n behind its finish of n - 2, for which the other rank had begun n - 2, behind its
+/// own finish of n - 4.
 ///
 /// Floor of an exchange: its bytes over the link's rate in one direction. The kernel reads x, what
 /// came, and the residual, and writes the residual and out.
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(32)
   }
 }
 
-/// `add_norm_kernel` of sum.cuh, of parts that are here. A block takes one row, a thread one vector.
+/// `add_norm_kernel` of sum.cuh, of parts that are here. A block takes a row, a thread a vector.
 template <class T>
 __global__ void __launch_bounds__(kMaxRowVectors, 1)
     add_norm_of_two_kernel(const __grid_constant__ AddNormProblem<T> problem,
@@ -99,8 +99,8 @@ class CopiedSums {
  public:
   static constexpr unsigned kMostUnderWay = 2;
 
-  /// For sums of up to `bytes`. Both ranks call this at the same time. Throws CudaError on both when
-  /// one has no memory for it.
+  /// For sums of up to `bytes`. Both ranks call this at the same time. Throws CudaError on both
+  /// when one has no memory for it.
   CopiedSums(const std::shared_ptr<Group>& group, Nccl& nccl, const cuda::Context& context,
              std::size_t bytes)
       : bytes_(align_up(bytes, kWordBytes)),
