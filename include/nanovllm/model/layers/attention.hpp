@@ -47,9 +47,8 @@ class PagedAttention {
                                            .head_dim = heads_.head_dim});
   }
 
-  /// Computes q, k and v of the rows in `in`, which are those from `begin` on of a step: norm and
-  /// rotation of q's and k's heads are done, and k and v are in their slots of `kv`. `weight` has
-  /// the rows of q_proj, k_proj, v_proj, and `heads` the positions and slots of the step.
+  /// q, k and v of a step's rows from `begin` on, heads normed and rotated, k and v stored in `kv`.
+  /// `weight` has the rows of q_proj, k_proj, v_proj, `heads` the positions and slots of the step.
   void project_qkv(const BlockInput<Context>& in, std::int64_t begin,
                    const typename Context::Matrix& weight,
                    const QkNormRope<typename Context::Weight>& heads, KvView<Kv> kv) {
@@ -64,7 +63,7 @@ class PagedAttention {
         .normed = in.scratch};
     run_or_compose(context_.backend, args);
   }
-  /// What it has computed for the first n rows of a step.
+  /// What that has computed, of n rows.
   [[nodiscard]] Qkv<A> qkv(std::int64_t n) {
     return split_qkv(qkv_.rows(n), heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
   }

@@ -19,8 +19,8 @@ namespace nanovllm {
 /// model family derives from it and adds `projections()`.
 ///
 /// - `Weights` has `sizes()`, `embedding()`, `layer(i)`, `final_norm()`, `lm_head()` and `shard()`,
-///   with this rank's `first_token` and `vocab_rows`; with learned positions also `positions()`.
-///   Where its `has_whole_embedding()` is true every rank has all rows of the embedding.
+///   with this rank's `first_token` and `vocab_rows`; it may have `has_whole_embedding()`, true if
+///   every rank has all rows, and with learned positions has `positions()`.
 /// - `Attention` and `Mlp`, the blocks of a layer, are made from the context, the model's config,
 ///   the limits of a step and `sizes()`. Each reads the stream through a norm of its own (`normed`,
 ///   or `norm` and `hidden`) and adds to it (`add`): `attention(stream, layer, in, kv)` and
@@ -54,14 +54,9 @@ class Decoder {
   void forward(const Batch& in, KvCache& kv, MatrixView<float> logits,
                typename Context::Rows hidden = {}) {
     stream_.start(in.tokens.extent(0));
-    if (has_whole_embedding()) {
-      embed(context_, in.tokens, weights_.embedding(), stream_.residual());
-    } else {
-      embed_by_shard(context_, in.tokens, weights_.embedding(), weights_.shard().first_token,
-                     stream_.residual());
-    }
+    embed(context_, in.tokens, weights_, stream_.residual());
     if constexpr (requires { weights_.positions(); })
-      embed(context_, in.positions, weights_.positions(), stream_.summand());
+      look_up(context_, in.positions, weights_.positions(), stream_.summand());
     attention_.plan(in);
     if constexpr (requires { mlp_.plan(in); }) mlp_.plan(in);
     for (std::int64_t i = 0; i < num_layers(); ++i) {
@@ -110,12 +105,6 @@ class Decoder {
   }
 
  private:
-  [[nodiscard]] bool has_whole_embedding() const {
-    if constexpr (requires { weights_.has_whole_embedding(); })
-      return weights_.has_whole_embedding();
-    return false;
-  }
-
   Context context_;
   Weights weights_;
   DecoderSizes sizes_;

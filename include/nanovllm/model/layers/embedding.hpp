@@ -16,21 +16,25 @@
 
 namespace nanovllm {
 
-/// out[i] = the row of ids[i] in a table that every rank has whole, [n, hidden].
+/// out[i] = the row of ids[i] in a table that begins with that of `first_id`, [n, hidden]; zeros
+/// where it has none.
 template <class Context>
-void embed(const Context& context, VectorView<const std::int32_t> ids,
-           const typename Context::Table& table, typename Context::Rows out,
-           std::int64_t first_id = 0) {
+void look_up(const Context& context, VectorView<const std::int32_t> ids,
+             const typename Context::Table& table, typename Context::Rows out,
+             std::int64_t first_id = 0) {
   context.backend.run(EmbeddingArgs<typename Context::Activation, typename Context::Table>{
       .tokens = ids, .table = &table, .first_token = static_cast<TokenId>(first_id), .out = out});
 }
 
-/// The same where each rank has a shard of the rows, which begins with that of `first_id`.
-template <class Context>
-void embed_by_shard(const Context& context, VectorView<const std::int32_t> ids,
-                    const typename Context::Table& table, std::int64_t first_id,
-                    typename Context::Rows out) {
-  embed(context, ids, table, out, first_id);
+/// out[i] = the embedding of tokens[i], [n, hidden]. Of `weights`, see Decoder. A sum over ranks
+/// follows unless every rank has the whole table.
+template <class Context, class Weights>
+void embed(const Context& context, VectorView<const TokenId> tokens, const Weights& weights,
+           typename Context::Rows out) {
+  if constexpr (requires { weights.has_whole_embedding(); }) {
+    if (weights.has_whole_embedding()) return look_up(context, tokens, weights.embedding(), out);
+  }
+  look_up(context, tokens, weights.embedding(), out, weights.shard().first_token);
   context.comm.all_reduce(out);
 }
 

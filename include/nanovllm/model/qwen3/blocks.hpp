@@ -7,11 +7,9 @@
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/mlp.hpp"
 #include "nanovllm/model/layers/norm_rope.hpp"
-#include "nanovllm/model/layers/residual_stream.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/rope_table.hpp"
-#include "nanovllm/ops/project_qkv.hpp"
 
 namespace nanovllm {
 
@@ -27,19 +25,14 @@ class Qwen3Attention {
                      fill_rope_table(config.rope, config.head_dim, table);
                    }) {}
 
-  template <class Batch>
-  void plan(const Batch& in) {
-    attention_.plan(in);
-  }
+  void plan(const auto& in) { attention_.plan(in); }
 
   template <class Stream, class Layer, class Batch, class Kv>
   void operator()(Stream& stream, const Layer& layer, const Batch& in, const Kv& kv) {
     const auto heads = norm_rope_.of(view_of(layer.q_norm), view_of(layer.k_norm), in);
-    const auto stored = kv.with(layer.kv_scales);
-    stream.read_rows(view_of(layer.input_norm),
-                     [&](const BlockInput<Context>& rows, std::int64_t begin) {
-                       attention_.project_qkv(rows, begin, layer.qkv, heads, stored);
-                     });
+    stream.read_rows(view_of(layer.input_norm), [&](const auto& rows, auto begin) {
+      attention_.project_qkv(rows, begin, layer.qkv, heads, kv.with(layer.kv_scales));
+    });
     stream.add(attention_.attend(attention_.qkv(in.tokens.extent(0)), in, kv), layer.o);
   }
 
@@ -59,7 +52,7 @@ class Qwen3Mlp {
   template <class Stream, class Layer>
   void operator()(Stream& stream, const Layer& layer) {
     stream.add_rows(view_of(layer.post_norm), layer.down,
-                    [&](const BlockInput<Context>& in) { return mlp_(in, layer.gate_up); });
+                    [&](const auto& rows) { return mlp_(rows, layer.gate_up); });
   }
 
  private:
