@@ -122,6 +122,14 @@ inline bool cpu_has_amx() {
 #endif
 }
 
+inline ArmFeatures detect_arm_features() {
+#if defined(__aarch64__) && defined(__linux__)
+  return arm_features(getauxval(AT_HWCAP), getauxval(AT_HWCAP2));
+#else
+  return {};
+#endif
+}
+
 inline Isa detect_isa() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -132,10 +140,8 @@ inline Isa detect_isa() {
   }
   if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
   return cpu_has_amx() && request_amx() ? Isa::amx : Isa::avx512_bf16;
-#elif defined(__aarch64__) && defined(__linux__)
-  return arm_isa(arm_features(getauxval(AT_HWCAP), getauxval(AT_HWCAP2)));
 #elif defined(__aarch64__)
-  return Isa::neon;
+  return arm_isa(detect_arm_features());
 #else
   return Isa::portable;
 #endif
@@ -147,6 +153,12 @@ inline Isa detect_isa() {
 [[nodiscard]] inline Isa best_isa() {
   static const Isa isa = detail::detect_isa();
   return isa;
+}
+
+/// What this machine has besides NEON; nothing where it is no aarch64.
+[[nodiscard]] inline ArmFeatures best_arm_features() {
+  static const ArmFeatures features = detail::detect_arm_features();
+  return features;
 }
 
 /// Whether `isa` is of this machine's architecture and not more than it has.

@@ -16,6 +16,7 @@
 #include "nanovllm/cpu/quantized/int_avx2.hpp"
 #include "nanovllm/cpu/quantized/int_avx512.hpp"
 #include "nanovllm/cpu/quantized/int_matrix.hpp"
+#include "nanovllm/cpu/quantized/int_neon.hpp"
 #include "nanovllm/cpu/quantized/int_tile.hpp"
 #include "nanovllm/cpu/quantized/quantise.hpp"
 #include "nanovllm/cpu/scratch.hpp"
@@ -59,6 +60,11 @@ void multiply_rows(const ActivationGroup* x, const IntMatrix<kBits>& weight, Mat
   if (isa >= Isa::avx512 && has_avx512_vnni())
     return multiply_rows<VnniInt>(x, weight, y, accumulate, context);
   if (isa >= Isa::avx2) return multiply_rows<Avx2Int>(x, weight, y, accumulate, context);
+#elif defined(__aarch64__)
+  const ArmFeatures features = isa >= Isa::neon ? best_arm_features() : ArmFeatures{};
+  if (features.dotprod && features.i8mm)
+    return multiply_rows<I8mmInt>(x, weight, y, accumulate, context);
+  if (features.dotprod) return multiply_rows<DotProdInt>(x, weight, y, accumulate, context);
 #endif
   multiply_rows<PortableInt>(x, weight, y, accumulate, context);
 }
