@@ -111,16 +111,21 @@ inline bool request_amx() {
 #endif
 }
 
-/// Whether CPUID leaf 7 reports AMX-BF16 and AMX-TILE (g++ 12 has no name for them).
-inline bool cpu_has_amx() {
+/// EDX of CPUID leaf 7, for which g++ 12 has no names; 0 where there is none.
+inline unsigned cpuid_leaf_7() {
 #if defined(__x86_64__)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-  return (edx >> 22 & 1u) && (edx >> 24 & 1u);
-#else
-  return false;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return edx;
 #endif
+  return 0;
 }
+
+/// AMX-BF16 and AMX-TILE.
+inline bool cpu_has_amx() {
+  const unsigned edx = cpuid_leaf_7();
+  return (edx >> 22 & 1u) && (edx >> 24 & 1u);
+}
+inline bool cpu_has_amx_int8() { return cpuid_leaf_7() >> 25 & 1u; }
 
 inline ArmFeatures detect_arm_features() {
 #if defined(__aarch64__) && defined(__linux__)
