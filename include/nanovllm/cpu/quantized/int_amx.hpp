@@ -26,7 +26,8 @@
 #include "nanovllm/cpu/quantized/quantise.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
 
-#define NANOVLLM_TARGET_AMX_INT8 NANOVLLM_TARGET_AVX512_VNNI ",amx-tile,amx-int8"
+#define NANOVLLM_TARGET_AMX_INT8 \
+  "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8"
 
 namespace nanovllm::cpu::detail {
 
