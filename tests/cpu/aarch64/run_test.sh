@@ -4,7 +4,7 @@
 # Cross-compiles the programs below with COMPILER (aarch64-linux-gnu-g++) to FOLDER, JOBS at a time,
 # and runs them in QEMU (qemu-aarch64): what is the same on every CPU on one that has NEON alone;
 # dense layers and the engine also on one with the instructions for bf16; products of integers on
-# one with the matrix product of bytes, on one with their dot product alone, and on one with neither.
+# one with the matrix product of bytes, on one with their dot product, and on one with neither.
 # Exits with 77 and says 'skipped' if one of the two or a header of another library is not there.
 #
 # Nothing but the compiler's own libraries is needed for aarch64. The headers of the other libraries
