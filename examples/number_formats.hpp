@@ -76,24 +76,22 @@ auto with_formats(const NumberFormats& formats, const Make& make) {
   const std::string wanted = concat("--quantization ", quantization, " --kv-dtype ", kv_dtype);
   check<ConfigError>(!has_eight_bits || dtype == "bfloat16", wanted,
                      " is for --dtype bfloat16, got --dtype ", dtype);
-  check<ConfigError>(quantization != "fp8" || kv_dtype != "fp8", wanted,
-                     ": --quantization fp8 is for --kv-dtype auto or int8");
+  check<ConfigError>(quantization == "none" || kv_dtype != "fp8", wanted, ": --quantization ",
+                     quantization, " is for --kv-dtype auto or int8");
   const bool has_integers = quantization == "int8" || quantization == "int4";
   check<ConfigError>(has_integers || save_quantized.empty(),
                      "--save-quantized is for --quantization int8 or int4, got --quantization ",
                      quantization);
-  check<ConfigError>(!has_integers || kv_dtype == "auto", wanted, ": --quantization ", quantization,
-                     " is for --kv-dtype auto");
 #if defined(NANOVLLM_EIGHT_BITS)
-  using Fp8 = WithWeight<Bfloat16Policy, Fp8Block128>;
-  if (quantization == "fp8" && kv_dtype == "int8")
-    return make.template operator()<WithKv<Fp8, Int8Kv>>();
-  if (quantization == "fp8") return make.template operator()<Fp8>();
+  const auto with_weight = [&]<class Format>() {
+    using Policy = WithWeight<Bfloat16Policy, Format>;
+    if (kv_dtype == "int8") return make.template operator()<WithKv<Policy, Int8Kv>>();
+    return make.template operator()<Policy>();
+  };
+  if (quantization == "fp8") return with_weight.template operator()<Fp8Block128>();
   if constexpr (std::is_same_v<typename Bfloat16Policy::Backend, CpuBackend>) {
-    if (quantization == "int8")
-      return make.template operator()<WithWeight<Bfloat16Policy, Int8Group32>>();
-    if (quantization == "int4")
-      return make.template operator()<WithWeight<Bfloat16Policy, Int4Group32>>();
+    if (quantization == "int8") return with_weight.template operator()<Int8Group32>();
+    if (quantization == "int4") return with_weight.template operator()<Int4Group32>();
   }
   check<ConfigError>(!has_integers, wanted, ": --quantization ", quantization,
                      " is for --device cpu");

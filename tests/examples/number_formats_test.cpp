@@ -66,6 +66,8 @@ TEST_CASE("formats of numbers choose the policy", "[examples]") {
   CHECK(chosen({.kv_dtype = "int8", .quantization = "fp8"}) == "fp8 weights, int8");
   CHECK(chosen({.quantization = "int8"}) == "int8 weights, bfloat16");
   CHECK(chosen({.quantization = "int4"}) == "int4 weights, bfloat16");
+  CHECK(chosen({.kv_dtype = "int8", .quantization = "int8"}) == "int8 weights, int8");
+  CHECK(chosen({.kv_dtype = "int8", .quantization = "int4"}) == "int4 weights, int8");
 }
 
 TEST_CASE("formats of numbers that do not go together are refused by name", "[examples]") {
@@ -78,9 +80,9 @@ TEST_CASE("formats of numbers that do not go together are refused by name", "[ex
   CHECK_THROWS_WITH(chosen({.kv_dtype = "fp8", .quantization = "fp8"}),
                     "--quantization fp8 --kv-dtype fp8: --quantization fp8 is for --kv-dtype auto "
                     "or int8");
-  CHECK_THROWS_WITH(chosen({.kv_dtype = "int8", .quantization = "int4"}),
-                    "--quantization int4 --kv-dtype int8: --quantization int4 is for --kv-dtype "
-                    "auto");
+  CHECK_THROWS_WITH(chosen({.kv_dtype = "fp8", .quantization = "int4"}),
+                    "--quantization int4 --kv-dtype fp8: --quantization int4 is for --kv-dtype "
+                    "auto or int8");
   CHECK_THROWS_WITH(chosen({.quantization = "fp8", .save_quantized = "folder"}),
                     "--save-quantized is for --quantization int8 or int4, got --quantization fp8");
   CHECK_THROWS_WITH(chosen<OnAnother>({.quantization = "int8"}),

@@ -111,14 +111,27 @@ inline bool request_amx() {
 #endif
 }
 
-/// Whether CPUID leaf 7 reports AMX-BF16 and AMX-TILE (g++ 12 has no name for them).
-inline bool cpu_has_amx() {
+/// EDX of CPUID leaf 7, for which g++ 12 has no names; 0 where there is none.
+inline unsigned cpuid_leaf_7() {
 #if defined(__x86_64__)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return edx;
+#endif
+  return 0;
+}
+
+/// AMX-BF16 and AMX-TILE.
+inline bool cpu_has_amx() {
+  const unsigned edx = cpuid_leaf_7();
   return (edx >> 22 & 1u) && (edx >> 24 & 1u);
+}
+inline bool cpu_has_amx_int8() { return cpuid_leaf_7() >> 25 & 1u; }
+
+inline ArmFeatures detect_arm_features() {
+#if defined(__aarch64__) && defined(__linux__)
+  return arm_features(getauxval(AT_HWCAP), getauxval(AT_HWCAP2));
 #else
-  return false;
+  return {};
 #endif
 }
 
@@ -132,10 +145,8 @@ inline Isa detect_isa() {
   }
   if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
   return cpu_has_amx() && request_amx() ? Isa::amx : Isa::avx512_bf16;
-#elif defined(__aarch64__) && defined(__linux__)
-  return arm_isa(arm_features(getauxval(AT_HWCAP), getauxval(AT_HWCAP2)));
 #elif defined(__aarch64__)
-  return Isa::neon;
+  return arm_isa(detect_arm_features());
 #else
   return Isa::portable;
 #endif
@@ -147,6 +158,12 @@ inline Isa detect_isa() {
 [[nodiscard]] inline Isa best_isa() {
   static const Isa isa = detail::detect_isa();
   return isa;
+}
+
+/// What this machine has besides NEON; nothing where it is no aarch64.
+[[nodiscard]] inline ArmFeatures best_arm_features() {
+  static const ArmFeatures features = detail::detect_arm_features();
+  return features;
 }
 
 /// Whether `isa` is of this machine's architecture and not more than it has.

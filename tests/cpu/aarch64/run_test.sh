@@ -2,7 +2,9 @@
 # The CPU's kernels and one engine on aarch64: run_test.sh COMPILER QEMU FOLDER [JOBS]
 #
 # Cross-compiles the programs below with COMPILER (aarch64-linux-gnu-g++) to FOLDER, JOBS at a time,
-# and runs them in QEMU (qemu-aarch64), on a CPU with the instructions for bf16 and on one without.
+# and runs them in QEMU (qemu-aarch64): what is the same on every CPU on one that has NEON alone;
+# dense layers and the engine also on one with the instructions for bf16; products of integers on
+# one with the matrix product of bytes, on one with their dot product, and on one with neither.
 # Exits with 77 and says 'skipped' if one of the two or a header of another library is not there.
 #
 # Nothing but the compiler's own libraries is needed for aarch64. The headers of the other libraries
@@ -39,9 +41,9 @@ fi
 # Those that take longest come first.
 programs=(cpu/aarch64/engine cpu/linear/linear_test cpu/linear/fp8_matrix_test
   cpu/kernels/attention_test cpu/kernels/attention_byte_kv_test cpu/kernels/qk_norm_rope_store_test
-  cpu/quantized/linear_test cpu/quantized/int_matrix_test cpu/isa_test cpu/simd/simd_test
-  cpu/kernels/rms_norm_test cpu/kernels/silu_mul_test cpu/kernels/embedding_test
-  cpu/linear/packed_matrix_test)
+  cpu/quantized/linear_test cpu/quantized/int_kernels_test cpu/quantized/int_matrix_test
+  cpu/isa_test cpu/simd/simd_test cpu/kernels/rms_norm_test cpu/kernels/silu_mul_test
+  cpu/kernels/embedding_test cpu/linear/packed_matrix_test)
 # Of attention the cases that do not take minutes.
 attention='attention works*,a prompt gives*,long contexts*,later keys*,scores far apart*'
 attention+=',queries and outputs*,padded decode*'
@@ -55,13 +57,14 @@ compile() {
   fi
 }
 
-# run CPU ISA PROGRAM: the program on this CPU of QEMU, which has these instructions at most.
+# run CPU ISA KERNELS PROGRAM: the program on this CPU of QEMU, which has these instructions at most
+# and these kernels for integers.
 run() {
-  local cpu=$1 isa=$2 program=$3 arguments=(--warn NoTests) log
+  local cpu=$1 isa=$2 kernels=$3 program=$4 arguments=(--warn NoTests) log
   if [ "$program" = cpu/kernels/attention_test ]; then arguments+=("$attention"); fi
-  log="$folder/${program##*/}.$cpu.log"
-  if ! NANOVLLM_TEST_ISA=$isa "$qemu" -cpu "$cpu" "$folder/${program##*/}" "${arguments[@]}" \
-      > "$log" 2>&1; then
+  log="$folder/${program//\//_}.$cpu.log"
+  if ! NANOVLLM_TEST_ISA=$isa NANOVLLM_TEST_INT_KERNELS=$kernels \
+      "$qemu" -cpu "$cpu" "$folder/${program//\//_}" "${arguments[@]}" > "$log" 2>&1; then
     cat "$log"
     echo "FAILED: $program on $cpu"
     return 1
@@ -71,13 +74,18 @@ run() {
 
 # build_and_run PROGRAM
 build_and_run() {
-  local program=$1 name=${1##*/}
+  local program=$1 name=${1//\//_}
   compile "tests/$program.cpp" "$folder/$name.o"
   "$compiler" -static "$folder/$name.o" "$folder/main.o" -o "$folder/$name" \
     -Wl,--unresolved-symbols=ignore-in-object-files
-  run max neon_bf16 "$program"
-  run cortex-a72 neon "$program"
-  if [ "$program" = cpu/isa_test ]; then run neoverse-n1 neon "$program"; fi
+  run cortex-a72 neon "" "$program"
+  case "$program" in
+    cpu/kernels/* | cpu/simd/*) return ;;
+  esac
+  run max neon_bf16 "dotprod i8mm" "$program"
+  case "$program" in
+    cpu/isa_test | cpu/quantized/*) run neoverse-n1 neon dotprod "$program" ;;
+  esac
 }
 
 printf '#define CATCH_CONFIG_MAIN\n#include <catch2/catch.hpp>\n' > "$folder/main.cpp"

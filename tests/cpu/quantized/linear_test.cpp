@@ -78,58 +78,88 @@ std::vector<float> values_of(const Matrix& matrix) {
 
 /// x · Wᵀ in float64 of the values as rounded, and how far a result may be from it.
 struct Reference {
-  double value = 0, bound = 0;
+  double value = 0, size_of_sum = 0, rounding_of_x = 0;
+
+  /// How far a result that is added to `old` may be from value + old.
+  [[nodiscard]] double bound(std::int64_t cols, float old) const {
+    // A group is scaled, shifted and added with four roundings; the sum is rounded once a group.
+    const double terms = static_cast<double>(cols / 32 + 8);
+    return rounding_of_x * 1.001 + 4 * terms * 0x1p-24 * (size_of_sum + std::abs(double{old}));
+  }
 };
 
-/// As ops/linear and quantise.hpp have it, in float64.
-template <class T>
-Reference reference(const T* x, const float* w, std::int64_t cols, float old) {
-  Reference out;
-  double size_of_sum = 0, rounding_of_x = 0;
-  for (std::int64_t begin = 0; begin < cols; begin += 32) {
-    const std::int64_t end = std::min(begin + 32, cols);
-    double largest = 0;
-    for (std::int64_t j = begin; j < end; ++j)
-      largest = std::max(largest, std::abs(double{static_cast<float>(x[j])}));
-    for (std::int64_t j = begin; j < end; ++j) {
-      const double product = double{static_cast<float>(x[j])} * double{w[j]};
-      out.value += product;
-      size_of_sum += std::abs(product) + std::abs(largest / 254 * double{w[j]});
-      rounding_of_x += largest / 254 * std::abs(double{w[j]});  // half of a scale
+/// All n · rows of them, as ops/linear and quantise.hpp have it.
+template <class T, class Matrix>
+std::vector<Reference> references(MatrixView<const T> x, const Matrix& matrix) {
+  const std::int64_t n = x.extent(0), rows = matrix.rows(), cols = matrix.cols();
+  const std::vector<float> w = values_of(matrix);
+  std::vector<Reference> out(size(n * rows));
+  for (std::int64_t r = 0; r < n; ++r) {
+    for (std::int64_t begin = 0; begin < cols; begin += 32) {
+      const std::int64_t end = std::min(begin + 32, cols);
+      double largest = 0;
+      for (std::int64_t j = begin; j < end; ++j)
+        largest = std::max(largest, std::abs(double{static_cast<float>(x.at(r)[j])}));
+      for (std::int64_t c = 0; c < rows; ++c) {
+        Reference& to = out[size(r * rows + c)];
+        double size_of_w = 0;
+        for (std::int64_t j = begin; j < end; ++j) {
+          const double value = double{w[size(c * cols + j)]};
+          const double product = double{static_cast<float>(x.at(r)[j])} * value;
+          to.value += product;
+          to.size_of_sum += std::abs(product);
+          size_of_w += std::abs(value);
+        }
+        to.size_of_sum += largest / 254 * size_of_w;
+        to.rounding_of_x += largest / 254 * size_of_w;  // half of a scale
+      }
     }
   }
-  out.value += double{old};
-  // A group is scaled, shifted and added with four roundings; the sum is rounded once a group.
-  const double terms = static_cast<double>(cols / 32 + 8);
-  out.bound = rounding_of_x * 1.001 + 4 * terms * 0x1p-24 * (size_of_sum + std::abs(double{old}));
   return out;
 }
 
-template <class T, class Out, class Matrix>
-void check_products(std::int64_t n, const Matrix& matrix, bool accumulate) {
-  const std::int64_t rows = matrix.rows(), cols = matrix.cols();
+/// Rows of x, the same for all that take them, and what they give.
+template <class T, class Matrix>
+struct Input {
+  std::vector<T> values;
+  MatrixView<const T> x;
+  const Matrix& matrix;
+  std::vector<Reference> expected;
+
+  Input(std::int64_t n, const Matrix& of)
+      : values(noise<T>(n * (of.cols() + 3), 2)),
+        x(values.data(), {n, of.cols()}, {of.cols() + 3, 1}),
+        matrix(of),
+        expected(references(x, of)) {}
+};
+
+cpu::ThreadPool& pool_of_three() {
+  static cpu::ThreadPool pool(3);
+  return pool;
+}
+
+template <class Out, class T, class Matrix>
+void check_products(const Input<T, Matrix>& input, bool accumulate) {
+  const auto& [values, x, matrix, expected] = input;
+  const std::int64_t n = x.extent(0), rows = matrix.rows(), cols = matrix.cols();
   CAPTURE(n, rows, cols, accumulate);
-  cpu::ThreadPool pool(3);
-  const std::vector<T> x = noise<T>(n * (cols + 3), 2);
-  const std::vector<float> w = values_of(matrix);
-  const MatrixView<const T> x_view(x.data(), {n, cols}, {cols + 3, 1});
   const std::vector<Out> old = noise<Out>(n * (rows + 2), 3);
-  const auto view = [&](std::vector<Out>& y) {
+  const auto view = [n = n, rows](std::vector<Out>& y) {
     return MatrixView<Out>(y.data(), {n, rows}, {rows + 2, 1});
   };
   std::vector<Out> first;
   for (const Isa isa : test::available_isas()) {
-    Context context{.pool = &pool, .isa = isa};
+    Context context{.pool = &pool_of_three(), .isa = isa};
     std::vector<Out> y = old;
-    run_op(LinearArgs<T, Matrix, Out>{x_view, &matrix, view(y), accumulate}, context);
+    run_op(LinearArgs<T, Matrix, Out>{x, &matrix, view(y), accumulate}, context);
     if (first.empty()) first = y;
     INFO(cpu::name(isa));
     REQUIRE(std::memcmp(first.data(), y.data(), y.size() * sizeof(Out)) == 0);
 
     std::vector<Out> alone = old;  // each row by itself, by one thread
     for (std::int64_t r = 0; r < n; ++r) {
-      linear(LinearArgs<T, Matrix, Out>{x_view.slice(r, r + 1), &matrix,
-                                        view(alone).slice(r, r + 1), accumulate},
+      linear(LinearArgs<T, Matrix, Out>{x.slice(r, r + 1), &matrix, view(alone).slice(r, r + 1),
+                                        accumulate},
              Context{.isa = isa});
     }
     REQUIRE(std::memcmp(first.data(), alone.data(), y.size() * sizeof(Out)) == 0);
@@ -137,13 +167,14 @@ void check_products(std::int64_t n, const Matrix& matrix, bool accumulate) {
   for (std::int64_t r = 0; r < n; ++r) {
     for (std::int64_t c = 0; c < rows; ++c) {
       const std::size_t at = size(r * (rows + 2) + c);
-      const Reference expected =
-          reference(x_view.at(r), w.data() + c * cols, cols, accumulate ? float(old[at]) : 0.f);
-      const double rounding = sizeof(Out) == 2 ? 0x1p-8 * std::abs(expected.value) : 0.;
-      const double difference = std::abs(double{float(first[at])} - expected.value);
-      if (!(difference <= expected.bound * (sizeof(Out) == 2 ? 1.01 : 1.) + rounding)) {
-        FAIL(r << ", " << c << ": " << float(first[at]) << " instead of " << expected.value
-               << " +- " << expected.bound);
+      const Reference& reference = expected[size(r * rows + c)];
+      const float before = accumulate ? float(old[at]) : 0.f;
+      const double value = reference.value + double{before}, bound = reference.bound(cols, before);
+      const double rounding = sizeof(Out) == 2 ? 0x1p-8 * std::abs(value) : 0.;
+      const double difference = std::abs(double{float(first[at])} - value);
+      if (!(difference <= bound * (sizeof(Out) == 2 ? 1.01 : 1.) + rounding)) {
+        FAIL(r << ", " << c << ": " << float(first[at]) << " instead of " << value << " +- "
+               << bound);
       }
     }
   }
@@ -155,10 +186,12 @@ void check_products(std::int64_t n, const Matrix& matrix, bool accumulate) {
 
 template <class Matrix>
 void check_types(std::int64_t n, const Matrix& matrix) {
+  const Input<float, Matrix> floats(n, matrix);
+  const Input<bf16, Matrix> shorts(n, matrix);
   for (const bool accumulate : {false, true}) {
-    check_products<float, float>(n, matrix, accumulate);
-    check_products<bf16, bf16>(n, matrix, accumulate);
-    check_products<bf16, float>(n, matrix, accumulate);
+    check_products<float>(floats, accumulate);
+    check_products<bf16>(shorts, accumulate);
+    check_products<float>(shorts, accumulate);
   }
 }
 
@@ -166,20 +199,25 @@ void check_types(std::int64_t n, const Matrix& matrix) {
 
 TEST_CASE("products by integers are near to float64, and the same on every instruction set",
           "[quantized]") {
-  for (const std::int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 13, 40}) {
-    for (const auto& [rows, cols] :
-         {std::pair{1, 1}, {31, 31}, {32, 32}, {33, 70}, {100, 300}, {64, 1024}}) {
+  for (const auto& [rows, cols] :
+       {std::pair{1, 1}, {31, 31}, {32, 32}, {33, 70}, {100, 300}, {64, 1024}}) {
+    const IntMatrix<8> bytes = random_matrix<8>(rows, cols, 1);
+    const IntMatrix<4> nibbles = random_matrix<4>(rows, cols, 1);
+    const IntMatrix<4> shifted = with_offsets(rows, cols, 4);
+    for (const std::int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 13, 40}) {
       if (n > 7 && cols == 1024) continue;
-      check_types(n, random_matrix<8>(rows, cols, 1));
-      check_types(n, random_matrix<4>(rows, cols, 1));
-      check_types(n, with_offsets(rows, cols, 4));
+      check_types(n, bytes);
+      check_types(n, nibbles);
+      check_types(n, shifted);
     }
   }
 }
 
 TEST_CASE("products by integers of half precision", "[quantized]") {
-  check_products<half, half>(5, random_matrix<8>(40, 100, 1), true);
-  check_products<half, half>(5, random_matrix<4>(40, 100, 1), false);
+  const IntMatrix<8> bytes = random_matrix<8>(40, 100, 1);
+  const IntMatrix<4> nibbles = random_matrix<4>(40, 100, 1);
+  check_products<half>(Input<half, IntMatrix<8>>(5, bytes), true);
+  check_products<half>(Input<half, IntMatrix<4>>(5, nibbles), false);
 }
 
 TEST_CASE("more rows than a pass of scratch has, in any number of threads", "[quantized]") {

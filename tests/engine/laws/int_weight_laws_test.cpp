@@ -15,6 +15,7 @@
 #include "memory_checkpoint.hpp"
 #include "nanovllm/cpu/quantized/linear.hpp"
 #include "nanovllm/full_policy.hpp"
+#include "nanovllm/ops/int8_kv.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
@@ -28,6 +29,9 @@ struct Int8Policy : FullFloat32Policy {
 };
 struct Int4Policy : FullFloat32Policy {
   using Weight = Int4Weights<float>;
+};
+struct Int4AndCachePolicy : Int4Policy {
+  using KvElement = Int8Kv;
 };
 
 template <class Policy>
@@ -114,7 +118,7 @@ TEMPLATE_TEST_CASE("laws: recomputed and swapped = undisturbed, with weights in 
 }
 
 TEMPLATE_TEST_CASE("laws: batched = alone, chunked = whole, for any threads, in integers", "[laws]",
-                   Int8Policy, Int4Policy) {
+                   Int8Policy, Int4Policy, Int4AndCachePolicy) {
   std::vector<std::vector<TokenId>> prompts;
   std::vector<Trace> alone;
   Engine<AnyModel, TestType> one(config());

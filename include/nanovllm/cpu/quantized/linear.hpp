@@ -12,10 +12,13 @@
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/embedding.hpp"
 #include "nanovllm/cpu/linear/linear.hpp"
+#include "nanovllm/cpu/linear/linear_avx512.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
+#include "nanovllm/cpu/quantized/int_amx.hpp"
 #include "nanovllm/cpu/quantized/int_avx2.hpp"
 #include "nanovllm/cpu/quantized/int_avx512.hpp"
 #include "nanovllm/cpu/quantized/int_matrix.hpp"
+#include "nanovllm/cpu/quantized/int_neon.hpp"
 #include "nanovllm/cpu/quantized/int_tile.hpp"
 #include "nanovllm/cpu/quantized/quantise.hpp"
 #include "nanovllm/cpu/scratch.hpp"
@@ -51,14 +54,54 @@ void multiply_rows(const ActivationGroup* x, const IntMatrix<kBits>& weight, Mat
         [&](std::int64_t, std::int64_t) { drain(); });
 }
 
+#if defined(__x86_64__)
+/// From how many rows on AMX is taken: a tile has 16, and fewer would be a part of one.
+inline constexpr std::int64_t kLeastAmxRows = AmxInt::kRows;
+
+/// The same by AMX, for at least kLeastAmxRows rows. The last tile begins among the rows of the one
+/// ahead of it where rows are no multiple of 16; only its own results are stored.
+template <int kBits, class Out>
+void multiply_tiles(const ActivationGroup* x, const IntMatrix<kBits>& weight, MatrixView<Out> y,
+                    bool accumulate, const Context& context) {
+  const std::int64_t groups = weight.num_groups(), n = y.extent(0);
+  IndexQueue queue(weight.num_panels());
+  const std::int64_t threads = context.pool == nullptr ? 1 : context.pool->num_threads();
+  share(context, std::min(threads, weight.num_panels()), 1, [&](std::int64_t, std::int64_t) {
+    Tile tile;
+    AmxInt::configure();
+    queue.drain([&](std::int64_t index) {
+      const IntPanel panel{weight.panel(index), weight.shifts(index), groups};
+      const std::int64_t first = index * kPanelRows;
+      const auto cols = static_cast<int>(std::min<std::int64_t>(kPanelRows, weight.rows() - first));
+      auto* const codes = scratch<AmxInt, std::int8_t>(AmxInt::unpacked_bytes(panel));
+      AmxInt::unpack<kBits>(panel, codes);
+      for (std::int64_t row = 0; row < n; row += AmxInt::kRows) {
+        const std::int64_t begin = std::min(row, n - AmxInt::kRows);
+        AmxInt::multiply<kBits>(x + begin * groups, groups, panel, codes, tile);
+        avx512_store_tile(tile, static_cast<int>(row - begin), AmxInt::kRows, cols,
+                          y.at(begin, first), y.strides[0], accumulate);
+      }
+    });
+    amx_release();
+  });
+}
+#endif
+
 /// The same by the widest kernel of `isa`.
 template <int kBits, class Out>
 void multiply_rows(const ActivationGroup* x, const IntMatrix<kBits>& weight, MatrixView<Out> y,
                    bool accumulate, const Context& context, [[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
+  if (isa >= Isa::amx && has_amx_int8() && y.extent(0) >= kLeastAmxRows)
+    return multiply_tiles(x, weight, y, accumulate, context);
   if (isa >= Isa::avx512 && has_avx512_vnni())
     return multiply_rows<VnniInt>(x, weight, y, accumulate, context);
   if (isa >= Isa::avx2) return multiply_rows<Avx2Int>(x, weight, y, accumulate, context);
+#elif defined(__aarch64__)
+  const ArmFeatures features = isa >= Isa::neon ? best_arm_features() : ArmFeatures{};
+  if (features.dotprod && features.i8mm)
+    return multiply_rows<I8mmInt>(x, weight, y, accumulate, context);
+  if (features.dotprod) return multiply_rows<DotProdInt>(x, weight, y, accumulate, context);
 #endif
   multiply_rows<PortableInt>(x, weight, y, accumulate, context);
 }
