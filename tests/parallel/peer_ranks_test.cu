@@ -30,7 +30,7 @@ struct PeerPolicy : nanovllm::CudaFullPolicy {
 };
 using BackendFloat32 = PeerFloat32Policy;
 using BackendBfloat16 = PeerPolicy;
-static constexpr int kFailures = 15;
+static constexpr int kFailures = 12;  // each kind on each rank, twice
 static constexpr double kFloat32Bound = 1e-4;
 
 static bool ranks_present(int num_ranks) {

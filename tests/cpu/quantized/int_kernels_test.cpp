@@ -89,7 +89,7 @@ TEST_CASE("time of the kernels for integers", "[.][timing]") {
     };
     for_each_kernel(time);
 #if defined(__x86_64__)
-    if (cpu::detail::has_amx_int8() && n >= cpu::detail::kLeastAmxRows)
+    if (cpu::detail::has_amx_int8() && n >= cpu::detail::AmxInt::kRows)
       time("amx", [](const auto&... args) { cpu::detail::multiply_tiles(args...); });
 #endif
   }

@@ -55,10 +55,11 @@ void multiply_rows(const ActivationGroup* x, const IntMatrix<kBits>& weight, Mat
 }
 
 #if defined(__x86_64__)
-/// From how many rows on AMX is taken: a tile has 16, and fewer would be a part of one.
-inline constexpr std::int64_t kLeastAmxRows = AmxInt::kRows;
+/// From how many rows on AMX is taken. Unpacking a panel takes as long as VNNI's products of 9 rows,
+/// and AMX saves a twelfth of those of a row.
+inline constexpr std::int64_t kLeastAmxRows = 128;
 
-/// The same by AMX, for at least kLeastAmxRows rows. The last tile begins among the rows of the one
+/// The same by AMX, for at least AmxInt::kRows rows. The last tile begins among the rows of the one
 /// ahead of it where rows are no multiple of 16; only its own results are stored.
 template <int kBits, class Out>
 void multiply_tiles(const ActivationGroup* x, const IntMatrix<kBits>& weight, MatrixView<Out> y,
