@@ -7,6 +7,8 @@
 #if __has_include(<nccl.h>)
 
 #include <atomic>
+#include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,12 +24,12 @@ struct OverPeers : Base {
   using Communicator = PeerMemory;
 };
 
-/// Makes sums of more than 128 rows beside other ops.
+/// Makes sums of more than 128 rows beside other ops, and leaves room for another engine's.
 struct OverlappingPeers : PeerMemory {
   explicit OverlappingPeers(PeerMemory end) : PeerMemory(std::move(end)) {}
   static std::vector<OverlappingPeers> make(int num_ranks) {
     std::vector<OverlappingPeers> out;
-    for (auto& end : PeerMemory::make(num_ranks, {.min_overlapped_bytes = 1}))
+    for (auto& end : PeerMemory::make(num_ranks, {.max_blocks = 32, .min_overlapped_bytes = 1}))
       out.emplace_back(std::move(end));
     return out;
   }
@@ -44,32 +46,83 @@ struct Overlapping : Base {
   using Communicator = OverlappingPeers;
 };
 
-template <class Policy>
-std::vector<Trace> run(const Qwen3Config& model, int max_num_batched_tokens = 64) {
+bool has_two_gpus() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess && count >= 2) return true;
+  static_cast<void>(cudaGetLastError());
+  std::cout << "skipped: " << count << " GPUs, 2 are needed\n";
+  return false;
+}
+
+Qwen3Config wide_model() {
+  Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
+  model.hidden_size = 1024;
+  model.intermediate_size = 1536;
+  return model;
+}
+
+EngineConfig two_ranks(int max_num_batched_tokens) {
   EngineConfig config = ranks_config("fairytale", 2);
   config.model.clear();
   config.max_num_batched_tokens = max_num_batched_tokens;
-  Engine<AnyModel, Policy> engine(model, RandomWeights{.seed = 3}, config);
+  return config;
+}
+
+template <class Policy>
+std::vector<Trace> run(int max_num_batched_tokens = 64) {
+  Engine<AnyModel, Policy> engine(wide_model(), RandomWeights{.seed = 3},
+                                  two_ranks(max_num_batched_tokens));
   return serve(engine);
 }
 
 }  // namespace
 
 TEST_CASE("over the memory of peers TP 2 is what it is over NCCL", "[ranks]") {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2) {
-    static_cast<void>(cudaGetLastError());
-    std::cout << "skipped: " << count << " GPUs, 2 are needed\n";
-    return;
-  }
-  Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
-  model.hidden_size = 1024;
-  model.intermediate_size = 1536;
-  check_near(run<OverPeers<CudaFloat32Policy>>(model), run<CudaFloat32Policy>(model), 1e-4);
-  check_alike(run<OverPeers<CudaPolicy>>(model), run<CudaPolicy>(model), 2e-2);
+  if (!has_two_gpus()) return;
+  check_near(run<OverPeers<CudaFloat32Policy>>(), run<CudaFloat32Policy>(), 1e-4);
+  check_alike(run<OverPeers<CudaPolicy>>(), run<CudaPolicy>(), 2e-2);
   // Steps of several prompts, in halves.
-  check_near(run<Overlapping<CudaFloat32Policy>>(model, 300), run<CudaFloat32Policy>(model), 1e-4);
+  check_near(run<Overlapping<CudaFloat32Policy>>(300), run<CudaFloat32Policy>(), 1e-4);
   CHECK(OverlappingPeers::num_sums > 0);
+}
+
+TEST_CASE("two engines over peers on the same GPUs at once give what each gives alone", "[ranks]") {
+  if (!has_two_gpus()) return;
+  using TwoRanks = Engine<AnyModel, Overlapping<CudaFloat32Policy>>;
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<SamplingParams> params;
+  for (std::size_t i = 0; i < 12; ++i) {
+    prompts.push_back(random_prompt(i, 3 + 7 * i, 250));
+    params.push_back({.temperature = i % 3 == 2 ? 0.8f : 0.f, .max_tokens = 30});
+    params.back().seed = i;
+    params.back().ignore_eos = true;
+  }
+  using Tokens = std::vector<std::vector<TokenId>>;
+  const auto generate = [&](TwoRanks& engine) {
+    Tokens out;  // none of a request that failed: CHECK is for one thread
+    for (const Output& output : engine.generate(prompts, params))
+      out.push_back(output.error.empty() ? output.token_ids : std::vector<TokenId>{});
+    return out;
+  };
+  std::vector<std::unique_ptr<TwoRanks>> engines;
+  std::vector<Tokens> alone;
+  for (int e = 0; e < 2; ++e) {
+    engines.push_back(
+        std::make_unique<TwoRanks>(wide_model(), RandomWeights{.seed = 3}, two_ranks(300)));
+    alone.push_back(generate(*engines.back()));
+    for (const auto& tokens : alone.back()) REQUIRE(tokens.size() == 30);
+  }
+  std::vector<Tokens> together[2];
+  std::vector<std::thread> threads;
+  for (std::size_t e = 0; e < 2; ++e) {
+    threads.emplace_back([&, e] {
+      for (int round = 0; round < 5; ++round) together[e].push_back(generate(*engines[e]));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t e = 0; e < 2; ++e) {
+    for (const Tokens& round : together[e]) CHECK(round == alone[e]);
+  }
 }
 
 #endif
