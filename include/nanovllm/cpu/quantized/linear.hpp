@@ -56,7 +56,7 @@ void multiply_rows(const ActivationGroup* x, const IntMatrix<kBits>& weight, Mat
 
 #if defined(__x86_64__)
 /// From how many rows on AMX is taken. Unpacking a panel takes as long as VNNI's products of nine
-/// rows, and AMX saves a twelfth of those of a row.
+/// rows, and for each row AMX saves a twelfth of VNNI's time.
 inline constexpr std::int64_t kLeastAmxRows = 128;
 
 /// The same by AMX, for at least AmxInt::kRows rows. The last tile begins among the rows of the one

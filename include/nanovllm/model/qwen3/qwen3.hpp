@@ -29,7 +29,7 @@ namespace nanovllm {
 ///
 /// `kShape` fixes sizes at compile time; fields left dynamic come from config.json. `Communicator`
 /// joins the ranks of a tensor-parallel group: q, k, v, gate and up are split by output rows
-/// (whole heads), o and down by input columns, the embedding and lm_head by vocabulary.
+/// (whole heads), o and down by input columns, lm_head and a tied embedding by vocabulary.
 template <Qwen3Shape kShape, class ElementsT, class Backend, class Communicator>
 class Qwen3Network
     : public Decoder<

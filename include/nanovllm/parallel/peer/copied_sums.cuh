@@ -164,7 +164,7 @@ class CopiedSums {
  private:
   static constexpr std::size_t kNumSlots = 2 * kMostUnderWay;
   static constexpr std::size_t kWordBytes = 256;  ///< a word has a line of its own
-  static constexpr std::size_t kNumWords = 255;   ///< none of which is what a new buffer holds
+  static constexpr std::size_t kNumWords = 255;   ///< all of which differ from 0xffffffff
 
   /// Of sum n: differs from what its slot held before.
   [[nodiscard]] static std::size_t word_of(std::uint64_t n) { return n / kNumSlots % kNumWords; }

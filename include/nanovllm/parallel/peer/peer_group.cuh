@@ -18,8 +18,8 @@ namespace nanovllm {
 
 /// Settings of `PeerMemory`; the same on all ranks.
 struct PeerOptions {
-  /// Of a rank's part in a sum; larger ones are NCCL's. A rank has twice as much memory for each
-  /// rank of the group.
+  /// Of a rank's part in a sum; larger ones are NCCL's, or overlapped (below). A rank has twice as
+  /// much memory for each rank of the group.
   std::int64_t max_bytes = std::int64_t{4} << 20;
   /// Seconds that a kernel waits for another rank before it ends the group.
   double limit = 60;
@@ -28,14 +28,15 @@ struct PeerOptions {
   /// Of a sum. Fewer are for several groups that use the same devices at the same time: kernels of
   /// all of them, with one that stands by behind each, must have room.
   unsigned max_blocks = 1u << 20;
-  /// Of two ranks, sums of at least so many bytes are made in two halves, each beside the products
-  /// of the other (peer/copied_sums.cuh). A rank has twice the bytes of its largest sum for them.
+  /// Of two ranks, sums behind dense layers, of at least so many bytes and not in graphs, are made
+  /// in two halves, each beside the products of the other (peer/copied_sums.cuh). A rank takes
+  /// twice the bytes of such a sum when there is one, and again when there is a larger one.
   std::int64_t min_overlapped_bytes = std::int64_t{16} << 20;
 };
 
 namespace peer {
 
-/// What the ranks of this process share. Buffers are freed when no rank uses any of them.
+/// What the ranks of this process share. Buffers are freed when all ranks have let go of it.
 class Group {
  public:
   Group(int size, int num_ends, const PeerOptions& options_in)
