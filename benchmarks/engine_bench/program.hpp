@@ -218,12 +218,11 @@ class ResultFile {
 };
 
 /// The program, on the backend of the policies, with the ceilings that `Prober` finds and the models
-/// of `Models` (models.hpp). `Policies`
-/// has `Float32` and `Bfloat16`, and may have `BatchInvariant`, for `--batch-invariant`, `Peers` and
-/// `Fp8Peers`, for `--peers`, `EightBits<weights, Kv>`, for `--quantization fp8` and `--kv-dtype`,
-/// where `Kv` is the format of the cache, and `Int8` and `Int4`, for `--quantization int8` and `int4`. A policy may
-/// say how many bytes an element of its weights takes, `kHeadBytes` in the vocabulary's matrices
-/// and `kLayerBytes` in others.
+/// of `Models` (models.hpp). `Policies` has `Float32` and `Bfloat16`, and may have `BatchInvariant`,
+/// for `--batch-invariant`, `Peers` and `Fp8Peers`, for `--peers`, `EightBits<weights, Kv>`, for
+/// `--quantization fp8` and `--kv-dtype`, where `Kv` is the format of the cache, and `Int8` and
+/// `Int4`, for `--quantization int8` and `int4`. A policy may say how many bytes an element of its
+/// weights takes, `kHeadBytes` in the vocabulary's matrices and `kLayerBytes` in others.
 template <class Policies, class Prober, class Models = DenseModels>
 int run_main(int argc, char** argv) {
   Options o;
