@@ -34,9 +34,9 @@ struct OverlappingPeers : PeerMemory {
     return out;
   }
   template <class T>
-  void begin_sum(MatrixView<T> x) {
+  void begin_sum(MatrixView<T> x, std::int64_t max_rows) {
     ++num_sums;
-    PeerMemory::begin_sum(x);
+    PeerMemory::begin_sum(x, max_rows);
   }
   inline static std::atomic<int> num_sums = 0;
 };

@@ -47,8 +47,11 @@ inline constexpr bool kNormsSums = requires(const Context& context, typename Con
 
 /// The communicator makes sums beside other ops.
 template <class Context>
-inline constexpr bool kOverlapsSums = requires(const Context& context, typename Context::Rows x) {
+inline constexpr bool kOverlapsSums = requires(const Context& context, typename Context::Rows x,
+                                               VectorView<const typename Context::Weight> weight) {
   { context.comm.overlaps_sum(x) } -> std::same_as<bool>;
+  context.comm.begin_sum(x, std::int64_t{});
+  context.comm.finish_sum_add_norm(x, x, weight, 1e-6f, x);
 };
 
 /// Owns the residual and its normalised form, and knows when a block's result is added to the
@@ -246,14 +249,18 @@ class ResidualStream {
     std::int64_t begin, end;
   };
   [[nodiscard]] std::array<Range, 2> halves() const {
-    const std::int64_t middle = align_up(num_rows_ / 2, kHalfRows);
+    const std::int64_t middle = first_half_of(num_rows_);
     return {Range{0, middle}, Range{middle, num_rows_}};
+  }
+  /// Rows of the first half of a step. The second one never has more.
+  [[nodiscard]] static std::int64_t first_half_of(std::int64_t num_rows) {
+    return align_up(ceil_div(num_rows, std::int64_t{2}), kHalfRows);
   }
   /// Begins the sum of x · weightᵀ, rows from `begin` on.
   void add_half(typename Context::ConstRows x, const Matrix& weight, std::int64_t begin) {
     const Rows y = hidden().slice(begin, begin + x.extent(0));
     context_.backend.run(LinearArgs<A, Matrix>{.x = x, .weight = &weight, .y = y});
-    context_.comm.begin_sum(y);
+    context_.comm.begin_sum(y, first_half_of(max_rows_));
   }
   /// Finishes the sum of these rows, and norms them.
   void norm_half(const NormParameters& parameters, std::int64_t begin, std::int64_t end) {

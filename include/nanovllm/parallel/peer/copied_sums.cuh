@@ -118,10 +118,6 @@ class CopiedSums {
                      "cudaMemcpy");
   }
 
-  /// Bytes of the largest sum.
-  [[nodiscard]] std::size_t max_bytes() const { return bytes_; }
-  [[nodiscard]] bool is_idle() const { return num_begun_ == num_finished_; }
-
   /// Begins a sum of dense rows, behind what the context's stream has been given.
   template <Element T>
   void begin(MatrixView<const T> x) {
@@ -144,7 +140,7 @@ class CopiedSums {
   template <Element T>
   void finish_add_norm(const View& view, MatrixView<T> x, MatrixView<T> residual,
                        VectorView<const T> weight, float eps, MatrixView<T> out) {
-    check<ShapeError>(!is_idle() && fits_norm(x, residual, weight, out),
+    check<ShapeError>(num_begun_ != num_finished_ && fits_norm(x, residual, weight, out),
                       "finish_sum_add_norm: a sum must have begun, of rows of whole vectors, got ",
                       shape_string(x));
     const std::uint64_t n = num_finished_++;

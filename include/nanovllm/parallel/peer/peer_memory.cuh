@@ -149,13 +149,13 @@ class PeerMemory {
     cuda::check_cuda(cudaStreamIsCapturing(context_.stream, &status), "cudaStreamIsCapturing");
     return status == cudaStreamCaptureStatusNone;
   }
-  /// Throws CudaError when the group has ended, or a rank has no memory for such a sum.
+  /// The first call takes memory for sums of `max_rows` such rows. Throws CudaError when the group
+  /// has ended, or a rank has not that memory, and ShapeError for a larger sum.
   template <Element T>
-  void begin_sum(MatrixView<T> x) {
+  void begin_sum(MatrixView<T> x, std::int64_t max_rows) {
     group_->check_alive(rank());
-    const auto bytes = static_cast<std::size_t>(x.size()) * sizeof(T);
-    if (sums_ == nullptr || (sums_->max_bytes() < bytes && sums_->is_idle())) {
-      sums_.reset();
+    if (sums_ == nullptr) {
+      const auto bytes = static_cast<std::size_t>(max_rows * x.extent(1)) * sizeof(T);
       sums_ = std::make_unique<peer::CopiedSums>(group_, nccl_, context_, bytes);
     }
     sums_->begin(MatrixView<const T>(x));
