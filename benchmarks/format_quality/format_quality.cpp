@@ -1,23 +1,25 @@
 // What formats of weights and of the KV cache cost in quality, on the CPU:
 //
-//   format_quality MODEL [JSON [OTHER...]]
+//   format_quality MODEL [OTHER...] [--texts 24] [--tokens 400] [--json FILE]
 //
-// MODEL is a checkpoint's directory. Each OTHER is a checkpoint of the same model, such as a GGUF file
-// in another format: its values are compared as well, in float32. In float32 the model writes 24 texts of 400 tokens,
-// drawn at temperature 1. Then each format computes them again, and its probabilities after every
-// token are compared with those of float32, all else being float32; and with those of bfloat16, all
-// else being bfloat16:
+// MODEL is a checkpoint's directory. Each OTHER is a checkpoint of the same model, such as a GGUF
+// file in another format: its values are compared as well, in float32. In float32 the model writes
+// texts, drawn at temperature 1. Then each format computes them again, and its probabilities after
+// every token are compared with those of float32, all else being float32; and with those of
+// bfloat16, all else being bfloat16:
 //
 //   KL         divergence of the format's distribution from the exact one, in nats: mean and largest
 //   top-1      positions at which both have the same likeliest token
 //   perplexity of the texts, which is the model's entropy where nothing is rounded
+//
+// Needs 24 bytes of memory for each position and token of the vocabulary.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -87,24 +89,32 @@ struct Fp8Products : nv::Fp8Weights<T> {
 using Text = std::vector<nv::TokenId>;
 using Row = std::vector<double>;  // log-probabilities of the vocabulary
 
+struct Options {
+  std::string model;
+  std::vector<std::string> others;
+  std::uint64_t num_texts = 24;
+  std::int32_t num_tokens = 400;  // of a text, without its beginning
+  std::string json;
+};
+
 constexpr std::int64_t kMaxLength = 512;
-constexpr std::int32_t kMaxTokens = 400;
 
 template <class Model>
-std::vector<Text> write_texts(const std::string& directory) {
-  nv::Engine<Model, nv::Float32Policy> engine({.model = directory, .max_model_len = kMaxLength});
+std::vector<Text> write_texts(const Options& options) {
+  nv::Engine<Model, nv::Float32Policy> engine(
+      {.model = options.model, .max_model_len = kMaxLength});
   std::vector<nv::Prompt> prompts;
   std::vector<nv::SamplingParams> params;
   constexpr const char* kBeginnings[] = {"Once upon a time",   "There was once a king",
                                          "In the deep forest", "A poor woman had",
                                          "The soldier said",   "Long ago"};
-  for (std::uint64_t i = 0; i < 24; ++i) {
+  for (std::uint64_t i = 0; i < options.num_texts; ++i) {
     prompts.emplace_back(kBeginnings[i % std::size(kBeginnings)]);
     params.push_back({.temperature = 1.f,
                       .top_k = 0,
                       .top_p = 1.f,
                       .seed = i,
-                      .max_tokens = kMaxTokens,
+                      .max_tokens = options.num_tokens,
                       .ignore_eos = true});
   }
   const std::vector<nv::Output> outputs = engine.generate(prompts, params);
@@ -199,8 +209,9 @@ nlohmann::json compare(std::string_view name, const std::vector<Row>& exact,
 }
 
 template <class Model>
-nlohmann::json measure(const std::string& directory, const std::vector<std::string>& others) {
-  const std::vector<Text> texts = write_texts<Model>(directory);
+nlohmann::json measure(const Options& options) {
+  const std::string& directory = options.model;
+  const std::vector<Text> texts = write_texts<Model>(options);
   nlohmann::json out = nlohmann::json::array();
   const auto measure_beside = [&]<class T>(std::string_view base) {
     const auto exact = probabilities<Model, FormatPolicy<T, T>>(directory, texts);
@@ -223,7 +234,7 @@ nlohmann::json measure(const std::string& directory, const std::vector<std::stri
     add_weights.template operator()<nv::Int4Weights<T>>();
     if constexpr (std::is_same_v<T, float>) {
       add_weights.template operator()<Fp8Products<T>>();
-      for (const std::string& other : others) {
+      for (const std::string& other : options.others) {
         out.push_back(compare(nv::concat(base, ", ", other), exact,
                               probabilities<Model, FormatPolicy<T, T>>(other, texts), texts));
       }
@@ -239,18 +250,23 @@ nlohmann::json measure(const std::string& directory, const std::vector<std::stri
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: %s MODEL [JSON [OTHER...]]\n", argv[0]);
-    return 2;
-  }
+  Options options;
+  CLI::App app("What formats of weights and of the KV cache cost in quality");
+  app.add_option("model", options.model, "directory of a checkpoint")->required();
+  app.add_option("others", options.others, "checkpoints of the same model in other formats");
+  app.add_option("--texts", options.num_texts, "texts that the model writes")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--tokens", options.num_tokens, "tokens of a text")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 400));
+  app.add_option("--json", options.json, "file for the results");
+  CLI11_PARSE(app, argc, argv);
   try {
-    const std::string directory = argv[1];
-    const std::vector<std::string> others(argv + std::min(argc, 3), argv + argc);
     nlohmann::json results;
-    nv::with_model<nv::AllModels>(nv::Checkpoint(directory), [&]<class Model>() {
-      results = measure<Model>(directory, others);
-    });
-    if (argc > 2) std::ofstream(argv[2]) << results.dump(1) << "\n";
+    nv::with_model<nv::AllModels>(nv::Checkpoint(options.model),
+                                  [&]<class Model>() { results = measure<Model>(options); });
+    if (!options.json.empty()) std::ofstream(options.json) << results.dump(1) << "\n";
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
