@@ -52,9 +52,11 @@ struct ExpertPlan {
 
 namespace detail {
 
-inline constexpr int kPlanThreads = 1024, kPlanLoads = 8;
+inline constexpr int kPlanLoads = 8;
 
-/// One block. Dynamic shared memory: an int for each expert.
+/// One block. Dynamic shared memory: an int for each expert. A template, so that only programs that
+/// launch it have it.
+template <int kPlanThreads>
 __global__ void __launch_bounds__(kPlanThreads)
     plan_experts_kernel(MatrixView<const std::int32_t> ids, LocalExperts local, int tile_rows,
                         ExpertPlan to) {
@@ -115,11 +117,12 @@ __global__ void __launch_bounds__(kPlanThreads)
 
 /// Enqueues the plan of `ids` [n, k] for the experts that are here, in tiles of up to `tile_rows`
 /// pairs.
-inline void plan_experts(const MatrixView<const std::int32_t>& ids, const LocalExperts& local,
-                         int tile_rows, const ExpertPlan& to, const Context& context) {
-  launch(detail::plan_experts_kernel,
+template <int kThreads = 1024>
+void plan_experts(const MatrixView<const std::int32_t>& ids, const LocalExperts& local,
+                  int tile_rows, const ExpertPlan& to, const Context& context) {
+  launch(detail::plan_experts_kernel<kThreads>,
          {.grid = 1,
-          .block = detail::kPlanThreads,
+          .block = kThreads,
           .shared_bytes = static_cast<std::size_t>(local.count) * sizeof(std::int32_t)},
          context, ids, local, tile_rows, to);
 }
