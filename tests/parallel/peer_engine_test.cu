@@ -46,6 +46,12 @@ struct Overlapping : Base {
   using Communicator = OverlappingPeers;
 };
 
+/// Computes the same steps for the same requests.
+struct RepeatingPolicy : Overlapping<CudaPolicy> {
+  template <int kBlockSize>
+  using PrefixCache = NoPrefixCache<kBlockSize>;
+};
+
 bool has_two_gpus() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess && count >= 2) return true;
@@ -84,6 +90,23 @@ TEST_CASE("over the memory of peers TP 2 is what it is over NCCL", "[ranks]") {
   // Steps of several prompts, in halves.
   check_near(run<Overlapping<CudaFloat32Policy>>(300), run<CudaFloat32Policy>(), 1e-4);
   CHECK(OverlappingPeers::num_sums > 0);
+}
+
+TEST_CASE("two ranks in bfloat16 have the same bits again, and after a reset", "[ranks]") {
+  if (!has_two_gpus()) return;
+  Engine<AnyModel, RepeatingPolicy> engine(wide_model(), RandomWeights{.seed = 3}, two_ranks(300));
+  const std::vector<Trace> expected = serve(engine);
+  for (const bool resets : {false, true}) {
+    if (resets) engine.reset();
+    OverlappingPeers::num_sums = 0;
+    const std::vector<Trace> got = serve(engine);
+    CHECK(OverlappingPeers::num_sums > 0);
+    REQUIRE(got.size() == expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      CHECK(got[i].tokens == expected[i].tokens);
+      CHECK(got[i].logprobs == expected[i].logprobs);
+    }
+  }
 }
 
 TEST_CASE("two engines over peers on the same GPUs at once give what each gives alone", "[ranks]") {

@@ -361,6 +361,41 @@ TEST_CASE("sums beside other ops have the bits of a sum with a norm behind it", 
   if (ends[0].reaches_peers()) CHECK(num_made == std::vector<int>(2, 60));
 }
 
+TEST_CASE("a sum beside other ops has room, and what cannot be is refused", "[peer][nccl]") {
+  for (const std::int64_t bytes : {std::int64_t{4096}, std::int64_t{12288}, std::int64_t{1} << 23})
+    CHECK_THROWS_AS(PeerMemory::make(2, {.max_bytes = bytes}), ConfigError);
+  if (num_gpus() < 2) return;
+  auto ends = PeerMemory::make(2, {.measures = false, .min_overlapped_bytes = 1});
+  const auto errors = run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+    GpuArray<float> x(std::vector<float>(2048, 1.f)), residual(x.host), weight(x.host);
+    const MatrixView<float> two(x.data(), {2, 1024}), one = two.slice(0, 1);
+    if (!comm.overlaps_sum(two)) throw Error("skipped");
+    const auto finish = [&] {
+      comm.finish_sum_add_norm(one, MatrixView<float>(residual.data(), {1, 1024}),
+                               VectorView<const float>(weight.data(), {1024}), 1e-6f, one);
+    };
+    const auto is_refused = [](const auto& call) {
+      try {
+        call();
+      } catch (const ShapeError&) {
+        return true;
+      }
+      return false;
+    };
+    check(is_refused(finish), "a sum that has not begun is finished");
+    comm.begin_sum(one, 1);
+    check(is_refused([&] { comm.begin_sum(two, 1); }), "a sum without room begins");
+    finish();
+    check(is_refused(finish), "a sum is finished twice");
+    device.gpu.sync();
+  });
+  if (errors == std::vector<std::string>(2, "skipped")) {
+    std::cout << "skipped: the GPUs do not reach each other\n";
+    return;
+  }
+  CHECK(errors == no_errors(2));
+}
+
 TEST_CASE("a sum beside other ops ends when the other rank does not come, or aborts",
           "[peer][nccl]") {
   if (num_gpus() < 2) return;
@@ -467,7 +502,7 @@ TEST_CASE("a process that is a peer", "[.]") {
   if (std::getenv("PEER_TEST_RANK") == nullptr) return;
   const auto processes = std::make_shared<FileProcesses>();
   Device device(processes->rank());
-  PeerMemory comm = PeerMemory::join(processes, {.limit = 20});
+  PeerMemory comm = PeerMemory::join(processes, {.limit = 20, .min_overlapped_bytes = 1});
   comm.attach(device);
   std::cout << "rank " << comm.rank() << " in a process reaches its peer: " << comm.reaches_peers()
             << "\n";
@@ -480,6 +515,27 @@ TEST_CASE("a process that is a peer", "[.]") {
     x.download();
     const auto zero = numbers<float>(i, 0, rows * width), one = numbers<float>(i, 1, rows * width);
     for (std::size_t j = 0; j < x.size(); ++j) num_wrong += x.host[j] != zero[j] + one[j];
+  }
+  const std::int64_t width = 1024;  // fused sums, and halves beside other ops
+  GpuArray<bf16> weight(numbers<bf16>(5, 78, width));
+  const VectorView<const bf16> w(weight.data(), {width});
+  for (std::uint32_t i = 0; i < 20 && comm.reaches_peers(); ++i) {
+    GpuArray<bf16> x(numbers<bf16>(i, comm.rank(), 4 * width)), y(x.host);
+    GpuArray<bf16> residual(numbers<bf16>(i, 77, 4 * width)), other(residual.host);
+    const MatrixView<bf16> all(x.data(), {4, width}), added(residual.data(), {4, width});
+    check(comm.overlaps_sum(all), "there are no halves");
+    for (const int half : {0, 2}) comm.begin_sum(all.slice(half, half + 2), 2);
+    for (const int half : {0, 2}) {
+      comm.finish_sum_add_norm(all.slice(half, half + 2), added.slice(half, half + 2), w, 1e-6f,
+                               all.slice(half, half + 2));
+    }
+    const MatrixView<bf16> whole(y.data(), {4, width});
+    check(comm.all_reduce_add_norm(whole, MatrixView<bf16>(other.data(), {4, width}), w, 1e-6f,
+                                   whole),
+          "there is no norm to compare with");
+    device.gpu.sync();
+    for (GpuArray<bf16>* array : {&x, &y, &residual, &other}) array->download();
+    num_wrong += !same_bits(x.host, y.host) + !same_bits(residual.host, other.host);
   }
   comm.throw_if_late();
   CHECK(num_wrong == 0);

@@ -53,11 +53,11 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 
 }  // namespace
 
-TEST_CASE("laws on CUDA in eight bits", "[laws][gpu]") {
+TEMPLATE_TEST_CASE("laws on CUDA in eight bits", "[laws][gpu]", Int8Kv, Fp8Kv) {
   if (!has_gpu()) return;
   const EngineConfig matrix{.model = model_directory(kRandomModels[0]), .max_model_len = 128};
   const std::int64_t vocab = Qwen3Config::load(model_directory(kRandomModels[0])).vocab_size;
-  check_combination<WithKv<CudaFloat32Policy, Int8Kv>, HashPrefixCache, SwapPreemption,
+  check_combination<WithKv<CudaFloat32Policy, TestType>, HashPrefixCache, SwapPreemption,
                     ContinuousBatching>(matrix, vocab, true);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -148,6 +149,31 @@ TEST_CASE("an engine by 8-bit weights is near to one in 16 bits, whole, in chunk
   CAPTURE(of_batches / 40, same);
   CHECK(of_batches / 40 < 0.2);
   CHECK(same >= 34);
+}
+
+TEST_CASE("two ranks by 8-bit weights are near to one", "[gpu][ranks][weight_format]") {
+  int num_gpus = 0;
+  if (cudaGetDeviceCount(&num_gpus) != cudaSuccess || num_gpus < 2) {
+    static_cast<void>(cudaGetLastError());
+    std::cout << "skipped: " << num_gpus << " GPUs, 2 are needed\n";
+    return;
+  }
+  const std::vector<TokenId> prompt = random_prompt(5, 300, 4000);
+  for (const int rows : {16, 512}) {  // with 16-bit activations, and with rounded ones
+    EngineConfig c = config();
+    c.max_num_batched_tokens = rows;
+    c.max_num_seqs = 16;
+    Fp8Engine one(c);
+    c.tensor_parallel = 2;
+    Fp8Engine two(c);
+    const double between = distance(of_prompt(two, prompt), of_prompt(one, prompt));
+    CAPTURE(rows, between);
+    CHECK(between > 0);
+    CHECK(between < (rows == 16 ? 0.08 : 0.3));
+    const Output of_two = two.generate(random_prompt(7, 9, 4000), greedy(32));
+    CHECK(of_two.error == "");
+    CHECK(of_two.token_ids.size() == 32);
+  }
 }
 
 TEST_CASE("a checkpoint in 8-bit floats is kept as it is stored on CUDA", "[gpu][weight_format]") {

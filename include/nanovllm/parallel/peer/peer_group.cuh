@@ -18,8 +18,8 @@ namespace nanovllm {
 
 /// Settings of `PeerMemory`; the same on all ranks.
 struct PeerOptions {
-  /// Of a rank's part in a sum; larger ones are NCCL's, or overlapped (below). A rank has twice as
-  /// much memory for each rank of the group.
+  /// Of a rank's part in a sum, a power of two from 8 KiB to 4 MiB; larger ones are NCCL's, or
+  /// overlapped (below). A rank has twice as much memory for each rank of the group.
   std::int64_t max_bytes = std::int64_t{4} << 20;
   /// Seconds that a kernel waits for another rank before it ends the group.
   double limit = 60;
@@ -30,7 +30,7 @@ struct PeerOptions {
   unsigned max_blocks = 1u << 20;
   /// Of two ranks, sums behind dense layers, of at least so many bytes and not in graphs, are made
   /// in two halves, each beside the products of the other (peer/copied_sums.cuh). A rank takes
-  /// twice the bytes of such a sum when there is one, and again when there is a larger one.
+  /// twice the bytes of the largest such sum when there is one.
   std::int64_t min_overlapped_bytes = std::int64_t{16} << 20;
 };
 

@@ -31,8 +31,9 @@ namespace nanovllm {
 
 /// One end of a group of GPUs whose kernels write into each other's memory: over NVLink or PCIe, of
 /// ranks in threads, or in processes of one machine. Sums of up to `PeerOptions::max_bytes` go this
-/// way, and columns that are gathered; larger sums, and smaller ones where it is faster, go through
-/// NCCL, as do calls that move rows. Which way is faster is measured in `attach`, and all ranks
+/// way, and columns that are gathered; large ones of two ranks are made beside products, if the caller
+/// asks for that; other sums, and small ones where it is faster, go through NCCL, as do calls that
+/// move rows. Which way is faster is measured in `attach`, and all ranks
 /// decide alike. Where two GPUs do not reach each other, or are of different machines, or there are
 /// more than eight, NCCL has all calls (`reaches_peers`).
 ///
@@ -164,6 +165,7 @@ class PeerMemory {
   void finish_sum_add_norm(MatrixView<T> x, MatrixView<T> residual, VectorView<const T> weight,
                            float eps, MatrixView<T> out) {
     group_->check_alive(rank());
+    check<ShapeError>(sums_ != nullptr, "finish_sum_add_norm: a sum must have begun");
     sums_->finish_add_norm(link_->view(), x, residual, weight, eps, out);
   }
 
@@ -215,8 +217,12 @@ class PeerMemory {
       : group_(std::move(group)), nccl_(std::move(nccl)) {}
 
   static void validate(const PeerOptions& options) {
-    check<ConfigError>(options.max_bytes >= 8192 && options.max_bytes <= std::int64_t{1} << 30,
-                       "PeerOptions::max_bytes must be 8192 to 2^30, got ", options.max_bytes);
+    constexpr std::int64_t kLeast = peer::PeerTable::bytes(0);
+    constexpr std::int64_t kMost = peer::PeerTable::bytes(peer::PeerTable::kNumSizes - 1);
+    const std::int64_t bytes = options.max_bytes;
+    check<ConfigError>(bytes >= kLeast && bytes <= kMost && (bytes & (bytes - 1)) == 0,
+                       "PeerOptions::max_bytes must be a power of two from ", kLeast, " to ", kMost,
+                       ", got ", bytes);
     check<ConfigError>(options.limit > 0 && options.limit < 1e9,
                        "PeerOptions::limit must be above 0 and below 1e9 seconds, got ",
                        options.limit);
