@@ -29,9 +29,10 @@ namespace nanovllm {
 /// with one rank a process; `all_reduce_add_norm(x, residual, weight, eps, out)` makes x the sum
 /// over all ranks and returns whether it has done what `add_rms_norm` does with it too, in fewer
 /// kernels and with the same bits. With `overlaps_sum(x)`, which says whether it pays, sums can be
-/// made beside other ops: `begin_sum(x, max_rows)`, of which no sum has more rows, and later, in the
-/// same order, `finish_sum_add_norm(x, residual, weight, eps, out)`; two can be under way. `throw_if_late()` throws when a rank did not
-/// come in time to a call that was waiting for it, and what was computed since is garbage.
+/// made beside other ops: `begin_sum(x, max_rows)`, of which no sum has more rows, and later, in
+/// the same order, `finish_sum_add_norm(x, residual, weight, eps, out)`; two can be under way.
+/// `throw_if_late()` throws when a rank did not come in time to a call that was waiting for it, and
+/// what was computed since is garbage.
 template <class C>
 concept CommunicatorLike = std::movable<C> &&
     requires(C& comm, const C& ccomm, MatrixView<float> x, MatrixView<const float> part,
