@@ -1,6 +1,6 @@
 // What formats of weights and of the KV cache cost in quality, on the CPU:
 //
-//   format_quality MODEL [JSON [OTHER...]]
+//   format_quality [--chunks FILE] MODEL [JSON [OTHER...]]
 //
 // MODEL is a checkpoint's directory. Each OTHER is a checkpoint of the same model, such as a GGUF file
 // in another format: its values are compared as well, in float32. In float32 the model writes 24 texts of 400 tokens,
@@ -11,6 +11,10 @@
 //   KL         divergence of the format's distribution from the exact one, in nats: mean and largest
 //   top-1      positions at which both have the same likeliest token
 //   perplexity of the texts, which is the model's entropy where nothing is rounded
+//
+// With --chunks the texts are the chunks in FILE, which llama.cpp's llama-perplexity writes with
+// --save-all-logits, and what is compared is what it compares: the second half of each chunk,
+// without the last token.
 
 #include <algorithm>
 #include <cmath>
@@ -20,10 +24,12 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/cpu/linear/fp8_matrix.hpp"
@@ -87,11 +93,17 @@ struct Fp8Products : nv::Fp8Weights<T> {
 using Text = std::vector<nv::TokenId>;
 using Row = std::vector<double>;  // log-probabilities of the vocabulary
 
+struct Texts {
+  std::vector<Text> tokens = {};
+  std::size_t first = 0;  // what follows each token from this one on is compared,
+  bool last = true;       // and what follows the last
+};
+
 constexpr std::int64_t kMaxLength = 512;
 constexpr std::int32_t kMaxTokens = 400;
 
 template <class Model>
-std::vector<Text> write_texts(const std::string& directory) {
+Texts write_texts(const std::string& directory) {
   nv::Engine<Model, nv::Float32Policy> engine({.model = directory, .max_model_len = kMaxLength});
   std::vector<nv::Prompt> prompts;
   std::vector<nv::SamplingParams> params;
@@ -115,6 +127,39 @@ std::vector<Text> write_texts(const std::string& directory) {
     texts.back().insert(texts.back().end(), outputs[i].token_ids.begin(),
                         outputs[i].token_ids.end());
   }
+  return {.tokens = std::move(texts)};
+}
+
+/// The chunks of a file of llama-perplexity: "_logits_", then the length of a chunk, the size of
+/// the vocabulary, the number of chunks and their tokens, 4 bytes each; its log-probabilities are
+/// not read. Throws a LoadError that names the file if it is another, or of another vocabulary.
+Texts read_chunks(const std::string& path, std::int64_t vocab_size) {
+  std::ifstream in(path, std::ios::binary);
+  char magic[8] = {};
+  std::int32_t length = 0, vocab = 0, num_chunks = 0;
+  const auto read = [&](void* to, std::size_t num_bytes) {
+    in.read(static_cast<char*>(to), static_cast<std::streamsize>(num_bytes));
+    nv::check<nv::LoadError>(in.good(), path, ": cannot be read, or ends too early");
+  };
+  read(magic, sizeof(magic));
+  nv::check<nv::LoadError>(std::string_view(magic, sizeof(magic)) == "_logits_", path,
+                           ": expected \"_logits_\" at the beginning");
+  read(&length, 4);
+  read(&vocab, 4);
+  read(&num_chunks, 4);
+  nv::check<nv::LoadError>(length >= 4 && length <= kMaxLength, path, ": chunks of ", length,
+                           " tokens; expected 4 to ", kMaxLength);
+  nv::check<nv::LoadError>(vocab == vocab_size, path, ": a vocabulary of ", vocab,
+                           "; the model's has ", vocab_size);
+  Texts texts{.first = static_cast<std::size_t>(length) / 2, .last = false};
+  for (std::int32_t i = 0; i < num_chunks; ++i) {
+    Text& text = texts.tokens.emplace_back(static_cast<std::size_t>(length));
+    read(text.data(), text.size() * sizeof(nv::TokenId));
+    for (const nv::TokenId token : text) {
+      nv::check<nv::LoadError>(token >= 0 && token < vocab, path, ": token ", token,
+                               " is not in the vocabulary of ", vocab);
+    }
+  }
   return texts;
 }
 
@@ -127,9 +172,9 @@ Row log_softmax(const float* logits, std::int64_t size) {
   return out;
 }
 
-/// What follows each token of the texts, text by text.
+/// What follows each token of the texts that is compared, text by text.
 template <class Model, class Policy>
-std::vector<Row> probabilities(const std::string& directory, const std::vector<Text>& texts) {
+std::vector<Row> probabilities(const std::string& directory, const Texts& texts) {
   constexpr int kBlockSize = Policy::kv.block_size;
   const nv::Checkpoint checkpoint(directory);
   const auto config = Model::Config::load(checkpoint);
@@ -143,7 +188,7 @@ std::vector<Row> probabilities(const std::string& directory, const std::vector<T
       [&](auto& weights, auto& backend, int) { weights.load(checkpoint, backend); });
   runner.allocate_kv(kMaxLength / kBlockSize + 1);
   std::vector<Row> out;
-  for (const Text& text : texts) {
+  for (const Text& text : texts.tokens) {
     nv::Sequence sequence;
     sequence.tokens = text;
     sequence.num_prompt_tokens = static_cast<std::int32_t>(text.size());
@@ -163,18 +208,18 @@ std::vector<Row> probabilities(const std::string& directory, const std::vector<T
     const std::int64_t rows = plan.num_tokens, vocab = config.vocab_size;
     std::vector<float> logits(static_cast<std::size_t>(rows * vocab));
     runner.run_logits(inputs, {logits.data(), {rows, vocab}});
-    for (std::int64_t i = 0; i < rows; ++i)
+    for (auto i = static_cast<std::int64_t>(texts.first); i < rows - (texts.last ? 0 : 1); ++i)
       out.push_back(log_softmax(logits.data() + i * vocab, vocab));
   }
   return out;
 }
 
 nlohmann::json compare(std::string_view name, const std::vector<Row>& exact,
-                       const std::vector<Row>& got, const std::vector<Text>& texts) {
+                       const std::vector<Row>& got, const Texts& texts) {
   double sum = 0, largest = 0, surprise = 0;
   std::size_t num_equal = 0, num_next = 0, row = 0;
-  for (const Text& text : texts) {
-    for (std::size_t i = 0; i < text.size(); ++i, ++row) {
+  for (const Text& text : texts.tokens) {
+    for (std::size_t i = texts.first; i < text.size() - (texts.last ? 0 : 1); ++i, ++row) {
       const Row &p = exact[row], &q = got[row];
       double divergence = 0;
       for (std::size_t j = 0; j < p.size(); ++j) divergence += std::exp(p[j]) * (p[j] - q[j]);
@@ -199,8 +244,12 @@ nlohmann::json compare(std::string_view name, const std::vector<Row>& exact,
 }
 
 template <class Model>
-nlohmann::json measure(const std::string& directory, const std::vector<std::string>& others) {
-  const std::vector<Text> texts = write_texts<Model>(directory);
+nlohmann::json measure(const std::string& directory, const std::string& chunks,
+                       const std::vector<std::string>& others) {
+  const Texts texts =
+      chunks.empty()
+          ? write_texts<Model>(directory)
+          : read_chunks(chunks, Model::Config::load(nv::Checkpoint(directory)).vocab_size);
   nlohmann::json out = nlohmann::json::array();
   const auto measure_beside = [&]<class T>(std::string_view base) {
     const auto exact = probabilities<Model, FormatPolicy<T, T>>(directory, texts);
@@ -239,18 +288,22 @@ nlohmann::json measure(const std::string& directory, const std::vector<std::stri
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: %s MODEL [JSON [OTHER...]]\n", argv[0]);
+  const bool has_chunks = argc > 2 && std::string_view(argv[1]) == "--chunks";
+  const std::string chunks = has_chunks ? argv[2] : "";
+  const std::vector<std::string> names(argv + (has_chunks ? 3 : 1), argv + argc);
+  if (names.empty()) {
+    std::fprintf(stderr, "usage: %s [--chunks FILE] MODEL [JSON [OTHER...]]\n", argv[0]);
     return 2;
   }
   try {
-    const std::string directory = argv[1];
-    const std::vector<std::string> others(argv + std::min(argc, 3), argv + argc);
+    const std::string& directory = names[0];
+    const std::vector<std::string> others(
+        names.begin() + std::min<std::ptrdiff_t>(2, std::ssize(names)), names.end());
     nlohmann::json results;
     nv::with_model<nv::AllModels>(nv::Checkpoint(directory), [&]<class Model>() {
-      results = measure<Model>(directory, others);
+      results = measure<Model>(directory, chunks, others);
     });
-    if (argc > 2) std::ofstream(argv[2]) << results.dump(1) << "\n";
+    if (names.size() > 1) std::ofstream(names[1]) << results.dump(1) << "\n";
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
