@@ -1,6 +1,6 @@
 // What formats of weights and of the KV cache cost in quality, on the CPU:
 //
-//   format_quality MODEL [OTHER...] [--texts 24] [--tokens 400] [--json FILE]
+//   format_quality MODEL [OTHER...] [--texts 24] [--tokens 400] [--chunks FILE] [--json FILE]
 //
 // MODEL is a checkpoint's directory. Each OTHER is a checkpoint of the same model, such as a GGUF
 // file in another format: its values are compared as well, in float32. In float32 the model writes
@@ -12,6 +12,10 @@
 //   top-1      positions at which both have the same likeliest token
 //   perplexity of the texts, which is the model's entropy where nothing is rounded
 //
+// With --chunks the texts are the chunks in FILE, which llama.cpp's llama-perplexity writes with
+// --save-all-logits, and what is compared is what it compares: the second half of each chunk,
+// without the last token.
+//
 // Needs 24 bytes of memory for each position and token of the vocabulary.
 
 #include <CLI/CLI.hpp>
@@ -22,10 +26,12 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/cpu/linear/fp8_matrix.hpp"
@@ -94,13 +100,19 @@ struct Options {
   std::vector<std::string> others;
   std::uint64_t num_texts = 24;
   std::int32_t num_tokens = 400;  // of a text, without its beginning
-  std::string json;
+  std::string chunks, json;
+};
+
+struct Texts {
+  std::vector<Text> tokens = {};
+  std::size_t first = 0;  // what follows each token from this one on is compared,
+  bool last = true;       // and what follows the last
 };
 
 constexpr std::int64_t kMaxLength = 512;
 
 template <class Model>
-std::vector<Text> write_texts(const Options& options) {
+Texts write_texts(const Options& options) {
   nv::Engine<Model, nv::Float32Policy> engine(
       {.model = options.model, .max_model_len = kMaxLength});
   std::vector<nv::Prompt> prompts;
@@ -125,6 +137,39 @@ std::vector<Text> write_texts(const Options& options) {
     texts.back().insert(texts.back().end(), outputs[i].token_ids.begin(),
                         outputs[i].token_ids.end());
   }
+  return {.tokens = std::move(texts)};
+}
+
+/// The chunks of a file of llama-perplexity: "_logits_", then the length of a chunk, the size of
+/// the vocabulary, the number of chunks and their tokens, 4 bytes each; its log-probabilities are
+/// not read. Throws a LoadError that names the file if it is another, or of another vocabulary.
+Texts read_chunks(const std::string& path, std::int64_t vocab_size) {
+  std::ifstream in(path, std::ios::binary);
+  char magic[8] = {};
+  std::int32_t length = 0, vocab = 0, num_chunks = 0;
+  const auto read = [&](void* to, std::size_t num_bytes) {
+    in.read(static_cast<char*>(to), static_cast<std::streamsize>(num_bytes));
+    nv::check<nv::LoadError>(in.good(), path, ": cannot be read, or ends too early");
+  };
+  read(magic, sizeof(magic));
+  nv::check<nv::LoadError>(std::string_view(magic, sizeof(magic)) == "_logits_", path,
+                           ": expected \"_logits_\" at the beginning");
+  read(&length, 4);
+  read(&vocab, 4);
+  read(&num_chunks, 4);
+  nv::check<nv::LoadError>(length >= 4 && length <= kMaxLength, path, ": chunks of ", length,
+                           " tokens; expected 4 to ", kMaxLength);
+  nv::check<nv::LoadError>(vocab == vocab_size, path, ": a vocabulary of ", vocab,
+                           "; the model's has ", vocab_size);
+  Texts texts{.first = static_cast<std::size_t>(length) / 2, .last = false};
+  for (std::int32_t i = 0; i < num_chunks; ++i) {
+    Text& text = texts.tokens.emplace_back(static_cast<std::size_t>(length));
+    read(text.data(), text.size() * sizeof(nv::TokenId));
+    for (const nv::TokenId token : text) {
+      nv::check<nv::LoadError>(token >= 0 && token < vocab, path, ": token ", token,
+                               " is not in the vocabulary of ", vocab);
+    }
+  }
   return texts;
 }
 
@@ -137,9 +182,9 @@ Row log_softmax(const float* logits, std::int64_t size) {
   return out;
 }
 
-/// What follows each token of the texts, text by text.
+/// What follows each token of the texts that is compared, text by text.
 template <class Model, class Policy>
-std::vector<Row> probabilities(const std::string& directory, const std::vector<Text>& texts) {
+std::vector<Row> probabilities(const std::string& directory, const Texts& texts) {
   constexpr int kBlockSize = Policy::kv.block_size;
   const nv::Checkpoint checkpoint(directory);
   const auto config = Model::Config::load(checkpoint);
@@ -153,7 +198,7 @@ std::vector<Row> probabilities(const std::string& directory, const std::vector<T
       [&](auto& weights, auto& backend, int) { weights.load(checkpoint, backend); });
   runner.allocate_kv(kMaxLength / kBlockSize + 1);
   std::vector<Row> out;
-  for (const Text& text : texts) {
+  for (const Text& text : texts.tokens) {
     nv::Sequence sequence;
     sequence.tokens = text;
     sequence.num_prompt_tokens = static_cast<std::int32_t>(text.size());
@@ -173,18 +218,18 @@ std::vector<Row> probabilities(const std::string& directory, const std::vector<T
     const std::int64_t rows = plan.num_tokens, vocab = config.vocab_size;
     std::vector<float> logits(static_cast<std::size_t>(rows * vocab));
     runner.run_logits(inputs, {logits.data(), {rows, vocab}});
-    for (std::int64_t i = 0; i < rows; ++i)
+    for (auto i = static_cast<std::int64_t>(texts.first); i < rows - (texts.last ? 0 : 1); ++i)
       out.push_back(log_softmax(logits.data() + i * vocab, vocab));
   }
   return out;
 }
 
 nlohmann::json compare(std::string_view name, const std::vector<Row>& exact,
-                       const std::vector<Row>& got, const std::vector<Text>& texts) {
+                       const std::vector<Row>& got, const Texts& texts) {
   double sum = 0, largest = 0, surprise = 0;
   std::size_t num_equal = 0, num_next = 0, row = 0;
-  for (const Text& text : texts) {
-    for (std::size_t i = 0; i < text.size(); ++i, ++row) {
+  for (const Text& text : texts.tokens) {
+    for (std::size_t i = texts.first; i < text.size() - (texts.last ? 0 : 1); ++i, ++row) {
       const Row &p = exact[row], &q = got[row];
       double divergence = 0;
       for (std::size_t j = 0; j < p.size(); ++j) divergence += std::exp(p[j]) * (p[j] - q[j]);
@@ -211,7 +256,10 @@ nlohmann::json compare(std::string_view name, const std::vector<Row>& exact,
 template <class Model>
 nlohmann::json measure(const Options& options) {
   const std::string& directory = options.model;
-  const std::vector<Text> texts = write_texts<Model>(options);
+  const Texts texts =
+      options.chunks.empty()
+          ? write_texts<Model>(options)
+          : read_chunks(options.chunks, Model::Config::load(nv::Checkpoint(directory)).vocab_size);
   nlohmann::json out = nlohmann::json::array();
   const auto measure_beside = [&]<class T>(std::string_view base) {
     const auto exact = probabilities<Model, FormatPolicy<T, T>>(directory, texts);
@@ -260,6 +308,7 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", options.num_tokens, "tokens of a text")
       ->capture_default_str()
       ->check(CLI::Range(2, 400));
+  app.add_option("--chunks", options.chunks, "texts that llama-perplexity has written");
   app.add_option("--json", options.json, "file for the results");
   CLI11_PARSE(app, argc, argv);
   try {
