@@ -31,11 +31,11 @@ namespace nanovllm {
 
 /// One end of a group of GPUs whose kernels write into each other's memory: over NVLink or PCIe, of
 /// ranks in threads, or in processes of one machine. Sums of up to `PeerOptions::max_bytes` go this
-/// way, and columns that are gathered; large ones of two ranks are made beside products, if the caller
-/// asks for that; other sums, and small ones where it is faster, go through NCCL, as do calls that
-/// move rows. Which way is faster is measured in `attach`, and all ranks
-/// decide alike. Where two GPUs do not reach each other, or are of different machines, or there are
-/// more than eight, NCCL has all calls (`reaches_peers`).
+/// way, and columns that are gathered; large ones of two ranks are made beside products, if the
+/// caller asks for that; other sums, and small ones where it is faster, go through NCCL, as do
+/// calls that move rows. Which way is faster is measured in `attach`, and all ranks decide alike.
+/// Where two GPUs do not reach each other, or are of different machines, or there are more than
+/// eight, NCCL has all calls (`reaches_peers`).
 ///
 /// Calls are enqueued on the backend's stream and can be captured in graphs, as kernels alone. Sums
 /// through peers are in rank order in float32, rounded once, which is `kRankOrder`'s; NCCL's may be
