@@ -121,6 +121,8 @@ typedef struct nvllm_engine_config {
   int32_t has_seed;                ///< 0 or 1
   int32_t reserved;
   double step_timeout_seconds;  ///< a step that runs longer fails; 0: no limit
+  int32_t expert_parallel;      ///< 0 or 1: ranks have whole experts, and not a part of each
+  int32_t reserved_end;         ///< zero, as `reserved`
 } nvllm_engine_config;
 
 /// Loads a checkpoint and sets `*engine`.
