@@ -72,14 +72,8 @@ class ModelWork {
     router_weights_ = sparse * hidden * num_experts_;
   }
 
-  /// Bytes of the weights that a step of `num_tokens` tokens with logits reads; an untied
-  /// embedding's rows do not count.
-  [[nodiscard]] double weight_bytes(double num_tokens = 1) const {
-    return dense(num_tokens, 1).bytes;
-  }
-
   /// The dense layers of one step of `num_tokens` tokens, `num_samples` of which need logits. The
-  /// weights are read once.
+  /// weights are read once; an untied embedding's rows do not count.
   [[nodiscard]] Work dense(double num_tokens, double num_samples) const {
     const double head = num_samples > 0 ? head_weights_ : 0;
     // Experts that some token goes to, on average.

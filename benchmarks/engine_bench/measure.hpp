@@ -15,6 +15,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/pooling/embedding.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/progress.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
@@ -63,6 +64,14 @@ struct DecodeResult {
 struct PrefillResult {
   std::int64_t length = 0, num_prompts = 0;
   Samples run{};  ///< all prompts, submitted at once
+  double floor = 0;
+  Ceilings ceilings{};
+};
+
+struct EmbedResult {
+  std::int64_t length = 0, num_texts = 0;
+  Samples run{};      ///< embeddings of all texts, submitted at once
+  Samples prefill{};  ///< in turn with them, as many other texts as prompts, a token out of each
   double floor = 0;
   Ceilings ceilings{};
 };
@@ -177,7 +186,6 @@ class Bench {
   PrefillResult prefill(std::int64_t length) {
     PrefillResult out{.length = length,
                       .num_prompts = std::max<std::int64_t>(1, 4 * max_batched_tokens_ / length)};
-    const auto count = static_cast<double>(out.num_prompts), n = static_cast<double>(length);
     const Ceilings probed = probe_();
     for (std::int64_t i = 0; i < repeats_.prompts; ++i) {
       const std::vector<nv::Prompt> all = prompts(out.num_prompts, length);
@@ -186,12 +194,34 @@ class Bench {
       out.run.add(since(begin));
     }
     out.ceilings = mean(probed, probe_());
-    Work work = work_.prompt_attention(n);
-    work.operations = count * (work.operations + work_.dense(n, 1).operations);
-    const auto steps = nv::ceil_div(out.num_prompts * length, max_batched_tokens_);
-    work.bytes =
-        static_cast<double>(steps) * work_.weight_bytes(static_cast<double>(max_batched_tokens_));
-    out.floor = floor_seconds(work, out.ceilings);
+    out.floor = floor_seconds(prompt_work(out.num_prompts, length, 1), out.ceilings);
+    return out;
+  }
+
+  /// Embeddings of `count` texts of `length` tokens, and the prefill of as many prompts.
+  EmbedResult embed(std::int64_t length, std::int64_t count) {
+    EmbedResult out{.length = length, .num_texts = count};
+    const nv::SamplingParams params = nv::embedding_params({});
+    const auto timed = [&](Samples& samples, const auto& work) {
+      const std::vector<nv::Prompt> all = prompts(count, length);
+      const Clock::time_point begin = Clock::now();
+      work(all);
+      samples.add(since(begin));
+    };
+    const Ceilings probed = probe_();
+    for (std::int64_t i = 0; i < repeats_.prompts; ++i) {
+      timed(out.run, [&](const auto& all) {
+        for (const nv::Output& output : engine_.generate(all, params)) {
+          nv::check(output.error.empty(), "request ", output.id, " failed: ", output.error);
+          nv::check(std::cmp_equal(output.pooled.size(), engine_.model_config().hidden_size),
+                    "request ", output.id, " has an embedding of ", output.pooled.size(),
+                    " elements instead of ", engine_.model_config().hidden_size);
+        }
+      });
+      timed(out.prefill, [&](const auto& all) { serve(all, sampling(1)); });
+    }
+    out.ceilings = mean(probed, probe_());
+    out.floor = floor_seconds(prompt_work(count, length, 0), out.ceilings);
     return out;
   }
 
@@ -218,6 +248,18 @@ class Bench {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  /// Of `count` prompts of `length` tokens, submitted at once, and `rows` of logits for each.
+  Work prompt_work(std::int64_t count, std::int64_t length, double rows) const {
+    const auto n = static_cast<double>(length);
+    Work work = work_.prompt_attention(n);
+    work.operations =
+        static_cast<double>(count) * (work.operations + work_.dense(n, rows).operations);
+    const auto steps = nv::ceil_div(count * length, max_batched_tokens_);
+    work.bytes = static_cast<double>(steps) *
+                 work_.dense(static_cast<double>(max_batched_tokens_), rows).bytes;
+    return work;
+  }
 
   static double since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();

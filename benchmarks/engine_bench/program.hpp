@@ -102,10 +102,12 @@ void add_options(CLI::App& app, Options& o) {
   list("--batch-sizes", o.batch_sizes, "measure decode steps of so many sequences: 1,8,64");
   list("--context", o.contexts, "with so many tokens each: 128,1024");
   list("--prefill", o.prefill, "measure prompts of so many tokens");
+  list("--embed", o.embed, "measure embeddings of texts of so many tokens, beside their prefill");
+  number("--num-texts", o.num_texts, "texts of --embed");
   list("--ttft", o.first_token, "measure the time to the first token of such a prompt");
   size("--warm-up-steps", o.repeats.warm_up_steps, "decode steps before the measured ones");
   number("--steps", o.repeats.steps, "decode steps measured");
-  number("--repeats", o.repeats.prompts, "measurements of --prefill and --ttft");
+  number("--repeats", o.repeats.prompts, "measurements of --prefill, --embed and --ttft");
   app.add_option("--json", o.json, "file for options, machine and results, overwritten");
 }
 
@@ -166,6 +168,8 @@ std::pair<Results, std::string> run(const Options& o, const typename Models::Con
       results.decodes.push_back(bench.decode(batch, context));
   }
   for (const std::int64_t length : o.prefill) results.prefills.push_back(bench.prefill(length));
+  for (const std::int64_t length : o.embed)
+    results.embeds.push_back(bench.embed(length, o.num_texts));
   for (const std::int64_t length : o.first_token)
     results.first_tokens.push_back(bench.first_token(length));
   if (o.workload) {
@@ -233,7 +237,8 @@ int run_main(int argc, char** argv) {
       "output tokens in all. That is made for a GPU: with a model of 0.6 billion parameters it\n"
       "takes far too long on a few CPU cores, so reduce it with --num-seqs, --max-input and\n"
       "--max-output.\n"
-      "--batch-sizes, --prefill and --ttft measure steps instead; --workload adds the workload.\n\n"
+      "--batch-sizes, --prefill, --embed and --ttft measure steps instead; --workload adds the "
+      "workload.\n\n"
       "Every time stands beside its floor: the time to read the weights and the KV cache once, or\n"
       "to do the multiplications, whichever is longer, at the rates probed in the same run on the\n"
       "same threads. Weights that fit into a cache can beat it. Progress goes to standard error,\n"
@@ -273,7 +278,8 @@ int run_main(int argc, char** argv) {
         ->capture_default_str();
   }
   CLI11_PARSE(app, argc, argv);
-  o.workload = o.workload || (o.batch_sizes.empty() && o.prefill.empty() && o.first_token.empty());
+  o.workload = o.workload || (o.batch_sizes.empty() && o.prefill.empty() && o.embed.empty() &&
+                              o.first_token.empty());
   o.random_weights = o.random_weights || !o.shape.empty();
 
   try {

@@ -26,6 +26,7 @@ struct Results {
   std::vector<WorkloadResult> workloads;
   std::vector<DecodeResult> decodes;
   std::vector<PrefillResult> prefills;
+  std::vector<EmbedResult> embeds;
   std::vector<FirstTokenResult> first_tokens;
 };
 
@@ -87,6 +88,20 @@ inline Json to_json(const PrefillResult& r) {
           {"num_prompts", r.num_prompts},
           {"seconds", to_json(r.run)},
           {"tokens_per_second", static_cast<double>(r.num_prompts * r.length) / r.run.median()},
+          {"floor_seconds", r.floor},
+          {"share_of_floor", r.floor / r.run.median()},
+          {"ceilings", to_json(r.ceilings)}};
+}
+
+inline Json to_json(const EmbedResult& r) {
+  const auto tokens = static_cast<double>(r.num_texts * r.length);
+  return {{"length", r.length},
+          {"num_texts", r.num_texts},
+          {"seconds", to_json(r.run)},
+          {"prefill_seconds", to_json(r.prefill)},
+          {"tokens_per_second", tokens / r.run.median()},
+          {"prefill_tokens_per_second", tokens / r.prefill.median()},
+          {"share_of_prefill", r.prefill.median() / r.run.median()},
           {"floor_seconds", r.floor},
           {"share_of_floor", r.floor / r.run.median()},
           {"ceilings", to_json(r.ceilings)}};
@@ -186,6 +201,20 @@ inline void print(const std::vector<PrefillResult>& results) {
   }
 }
 
+inline void print(const std::vector<EmbedResult>& results) {
+  for (const EmbedResult& r : results) {
+    const double median = r.run.median(), tokens = static_cast<double>(r.num_texts * r.length);
+    std::printf(
+        "\nEmbeddings: %lld texts of %lld tokens, median of %zu runs\n"
+        "  %.1f tokens/s, %.3f s, floor %.3f s (%.0f%%)\n"
+        "  as prompts, a token out of each: %.1f tokens/s; embeddings reach %.1f%% of it\n",
+        static_cast<long long>(r.num_texts), static_cast<long long>(r.length), r.run.size(),
+        tokens / median, median, r.floor, 100 * r.floor / median, tokens / r.prefill.median(),
+        100 * r.prefill.median() / median);
+    print_ceilings(r.ceilings);
+  }
+}
+
 inline void print(const std::vector<FirstTokenResult>& results) {
   for (const FirstTokenResult& r : results) {
     const double median = r.first_token.median();
@@ -218,6 +247,7 @@ inline void print(const std::vector<FirstTokenResult>& results) {
           {"workload", detail::to_json(results.workloads)},
           {"decode", detail::to_json(results.decodes)},
           {"prefill", detail::to_json(results.prefills)},
+          {"embed", detail::to_json(results.embeds)},
           {"first_token", detail::to_json(results.first_tokens)}};
 }
 
@@ -226,6 +256,7 @@ inline void print(const Results& results) {
   for (const WorkloadResult& result : results.workloads) detail::print(result);
   detail::print(results.decodes);
   detail::print(results.prefills);
+  detail::print(results.embeds);
   detail::print(results.first_tokens);
 }
 

@@ -22,7 +22,8 @@ struct Repeats {
 
 /// What is to be measured.
 struct Measurements {
-  std::vector<std::int64_t> batch_sizes, contexts{1024}, prefill, first_token;
+  std::vector<std::int64_t> batch_sizes, contexts{1024}, prefill, embed, first_token;
+  std::int64_t num_texts = 1000;  // of `embed`
   bool workload = false;
   std::int64_t max_input = 1024, max_output = 1024;
   Repeats repeats;
@@ -47,6 +48,7 @@ struct Measurements {
     if (!m.batch_sizes.empty()) out = std::max(out, decode_length(context, m.repeats));
   }
   for (const std::int64_t length : m.prefill) out = std::max(out, length + 1);
+  for (const std::int64_t length : m.embed) out = std::max(out, length + 1);
   for (const std::int64_t length : m.first_token) out = std::max(out, length + 1);
   return out;
 }

@@ -99,6 +99,8 @@ TEST_CASE("the sequences of a measurement fit the length that the engine is made
   m.batch_sizes = {1};
   m.contexts = {512, 4096};
   CHECK(engine_bench::longest_sequence(m) == 4096 + 64 + 4 + 32);
+  m.embed = {6000};
+  CHECK(engine_bench::longest_sequence(m) == 6001);
   m.first_token = {8000};
   CHECK(engine_bench::longest_sequence(m) == 8001);
   m.workload = true;

@@ -30,7 +30,8 @@ class EngineConfig(Sized):
                 ("tensor_parallel", c_int32), ("num_threads", c_int32), ("max_num_seqs", c_int32),
                 ("max_num_batched_tokens", c_int32), ("disable_prefix_caching", c_int32),
                 ("seed", c_uint64), ("has_seed", c_int32), ("reserved", c_int32),
-                ("step_timeout_seconds", c_double)]
+                ("step_timeout_seconds", c_double), ("expert_parallel", c_int32),
+                ("reserved_end", c_int32)]
 
 
 class SamplingParams(Sized):

@@ -167,6 +167,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   const EngineConfig defaults;
   CHECK(config.max_num_seqs == defaults.max_num_seqs);
   CHECK(config.tensor_parallel == defaults.tensor_parallel);
+  CHECK_FALSE(config.expert_parallel);
   CHECK(config.disk_kv_bytes == defaults.disk_kv_bytes);
   CHECK(config.prefix_caching);
   CHECK_FALSE(config.kv_size);
@@ -179,6 +180,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   c.max_model_len = 77;
   c.device_index = 2;
   c.tensor_parallel = 4;
+  c.expert_parallel = 1;
   c.num_threads = 3;
   c.max_num_seqs = 5;
   c.max_num_batched_tokens = 64;
@@ -199,6 +201,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK(config.max_model_len == 77);
   CHECK(config.device == 2);
   CHECK(config.tensor_parallel == 4);
+  CHECK(config.expert_parallel);
   CHECK(config.num_threads == 3);
   CHECK(config.max_num_seqs == 5);
   CHECK(config.max_num_batched_tokens == 64);

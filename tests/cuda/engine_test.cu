@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
+#include "cuda/spend_time.cuh"
 #include "engine/models.hpp"
 
 using namespace nanovllm;
@@ -34,6 +35,8 @@ struct ChoosingPolicy : CudaPolicy {
 };
 
 using CudaEngine = Engine<AnyModel, ChoosingPolicy>;
+
+__global__ void occupy_kernel(unsigned long long nanoseconds) { spend_time(nanoseconds); }
 
 EngineConfig fairytale() {
   return {.model = model_directory("fairytale"), .max_num_seqs = 20, .max_model_len = 256};
@@ -244,6 +247,34 @@ TEST_CASE("ops behind an early upload find what it brings", "[cuda][engine]") {
     std::int32_t last = -1;
     backend.download(to.data() + kSize - 1, &last, 1);
     CHECK(last == i);
+    backend.synchronize();
+  }
+}
+
+TEST_CASE("an early download does not wait for ops under way", "[cuda][engine]") {
+  if (!has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  cudaStream_t const stream = backend.context().stream;
+  const std::vector<std::int64_t> values(48 * 128, 7);  // counts of 48 layers of 128 experts
+  nanovllm::cuda::DeviceBuffer<std::int64_t> counts(values.size());
+  backend.upload(values.data(), counts.data(), values.size());
+  const auto occupy = [&] {
+    occupy_kernel<<<2048, 256, 0, stream>>>(200'000'000);
+    nanovllm::cuda::check_cuda(cudaGetLastError(), "occupy_kernel");
+  };
+  std::vector<std::int64_t> early(values.size());
+  const auto read = [&] { backend.download_early(counts.data(), early.data(), early.size()); };
+  const auto graph = backend.capture(occupy);
+  occupy(), backend.replay(graph), backend.synchronize();  // loads the kernel
+  read();
+  CHECK(early == values);
+  for (const bool in_graph : {false, true}) {
+    INFO((in_graph ? "in a graph" : "by itself"));
+    std::fill(early.begin(), early.end(), 0);
+    in_graph ? backend.replay(graph) : occupy();
+    read();
+    CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
+    CHECK(early == values);
     backend.synchronize();
   }
 }

@@ -1,13 +1,17 @@
-// The kernels of a decode step on the smallest shapes that reach all of their parts: short enough to
-// run under compute-sanitizer, whose racecheck takes minutes for the other tests. `racecheck_test
-// "[dense]"` and `"[sampler]"` are a few seconds each. `"[fp8]"` runs the kernels of 8-bit floats,
-// and `"[fp8]~[blas]"` those that are not cuBLASLt's. racecheck reports hazards in SwiGLU of 8-bit
-// floats: lanes read scales, and the copy engine writes the next ones there. It does not follow
-// that a lane's reads are ahead of `__syncwarp`, and the first lane's arrival, which the copy
-// waits for, behind it.
+// The kernels of a decode step on the smallest shapes that reach all of their parts, and those of a
+// mixture of experts: short enough to run under compute-sanitizer, whose racecheck takes minutes
+// for the other tests. `racecheck_test "[dense]"` and `"[sampler]"` are a few seconds each.
+// `"[experts]"` runs the router, the plan, all products of experts and their sums. `"[fp8]"` runs
+// the kernels of 8-bit floats, and `"[fp8]~[blas]"` those that are not cuBLASLt's. racecheck
+// reports hazards in SwiGLU of 8-bit floats: lanes read scales, and the copy engine writes the next
+// ones there. It does not follow that a lane's reads are ahead of `__syncwarp`, and the first
+// lane's arrival, which the copy waits for, behind it.
 
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <memory>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -15,11 +19,19 @@
 #include "cuda/linear/fp8/fp8_problem.cuh"
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
+#include "nanovllm/cuda/experts/fp8_ops.cuh"
+#include "nanovllm/cuda/experts/ops.cuh"
+#include "nanovllm/cuda/experts/route.cuh"
 #include "nanovllm/cuda/hopper/batch_invariant/linear.cuh"
 #include "nanovllm/cuda/hopper/hopper.cuh"
 #include "nanovllm/cuda/linear/fp8/few_rows.cuh"
+#include "nanovllm/cuda/linear/fp8/matrix.cuh"
 #include "nanovllm/cuda/linear/fp8/products.cuh"
 #include "nanovllm/cuda/linear/fp8/quantise.cuh"
+#include "nanovllm/cuda/op_state.cuh"
+#include "nanovllm/cuda/runtime/device_matrix.cuh"
+#include "nanovllm/ops/expert_mlp.hpp"
+#include "nanovllm/ops/route_experts.hpp"
 
 namespace nanovllm::test {
 namespace {
@@ -117,7 +129,102 @@ struct BareFp8 {
   }
 };
 
+/// `count` experts of random elements.
+template <class Matrix>
+std::vector<Expert<Matrix>> random_experts(const Gpu& gpu, std::int64_t count, std::int64_t in,
+                                           std::int64_t width) {
+  auto out = make_experts<Matrix>(count, in, width);
+  std::uint64_t seed = 20;
+  const auto fill = [&](Matrix& matrix) {
+    const auto size = static_cast<std::size_t>(matrix.rows() * matrix.cols());
+    const std::vector<bf16> values = GpuArray<bf16>::random(size, seed++, -.1, .1).host;
+    const MatrixView<const bf16> view(values.data(), {matrix.rows(), matrix.cols()});
+    if constexpr (requires { matrix.set_rows(0, view, gpu.context); }) {
+      matrix.set_rows(0, view, gpu.context);
+    } else {
+      matrix.set_rows(0, view, gpu.context.stream);
+    }
+    gpu.sync();
+  };
+  for (Expert<Matrix>& expert : out) fill(expert.gate_up), fill(expert.down);
+  return out;
+}
+
+/// Sizes of a mixture of `all` experts, of which `here` are here, from `first` on.
+struct ExpertsCase {
+  std::int64_t n, in, width, all, k, first, here;
+};
+
+/// Routes `n` rows and multiplies by their experts. Rows have `pad` elements between them and
+/// `shift` in front. Scratch memory has no initial value.
+template <class Matrix>
+void run_experts(const Gpu& gpu, const ExpertsCase& c, std::int64_t pad = 8,
+                 std::int64_t shift = 0) {
+  INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.all);
+  const auto state = std::make_unique<cuda::OpState>(cuda::OpState{.context = gpu.context});
+  state->context.num_sms = 2;  // so that blocks that stay take several tiles
+  const auto experts = random_experts<Matrix>(gpu, c.here, c.in, c.width);
+  BareRows x(c.n, c.in, pad, shift), out(c.n, c.in, pad, shift);
+  x.fill(1, -2, 2);
+  GpuArray<float> logits = GpuArray<float>::random(static_cast<std::size_t>(c.n * c.all), 5, -2, 2);
+  const auto pairs = static_cast<std::size_t>(c.n * c.k);
+  cuda::DeviceBuffer<std::int32_t> ids(pairs);
+  cuda::DeviceBuffer<float> weights(pairs);
+  GpuArray<std::int64_t> counts(std::vector<std::int64_t>(static_cast<std::size_t>(c.all)));
+  run_op(RouteExpertsArgs{.logits = {logits.data(), {c.n, c.all}},
+                          .ids = {ids.data(), {c.n, c.k}},
+                          .weights = {weights.data(), {c.n, c.k}},
+                          .normalise = true,
+                          .counts = {counts.data(), {c.all}}},
+         *state);
+  run_op(ExpertMlpArgs<bf16, Matrix>{.x = x.input(),
+                                     .ids = {ids.data(), {c.n, c.k}},
+                                     .weights = {weights.data(), {c.n, c.k}},
+                                     .experts = experts,
+                                     .out = out.view(),
+                                     .first_expert = c.first,
+                                     .num_experts = c.all},
+         *state);
+  gpu.sync();
+  CHECK(out.is_finite());
+  counts.download();
+  CHECK(std::accumulate(counts.host.begin(), counts.host.end(), std::int64_t{0}) == c.n * c.k);
+}
+
+/// A few tokens; tiles of 8, 16, 32 and 64 pairs; of 16 bits on Hopper wgmma's of 128.
+template <class Matrix>
+void run_all_experts(const Gpu& gpu) {
+  for (const auto& [n, all, k] : {std::array<std::int64_t, 3>{2, 5, 3},
+                                  {5, 5, 1},
+                                  {10, 4, 2},
+                                  {30, 2, 1},
+                                  {40, 2, 1},
+                                  {130, 2, 1}}) {
+    run_experts<Matrix>(gpu, {n, 904, 72, all, k, 0, all});  // more than the rings hold
+    run_experts<Matrix>(gpu, {n, 72, 904, all, k, 1, all - 1});
+  }
+}
+
 }  // namespace
+
+TEST_CASE("routers of each size, tiny", "[racecheck][experts]") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  for (const std::int64_t all : {5, 200, 600})
+    run_experts<cuda::DeviceMatrix<bf16>>(gpu, {7, 8, 8, all, 3, 0, 3});
+}
+
+TEST_CASE("experts of 16 bits, tiny", "[racecheck][experts]") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  run_all_experts<cuda::DeviceMatrix<bf16>>(gpu);
+  run_experts<cuda::DeviceMatrix<bf16>>(gpu, {5, 77, 35, 4, 2, 0, 4}, 3, 1);  // without vectors
+}
+
+TEST_CASE("experts of 8 bits, tiny", "[racecheck][experts][fp8]") {
+  if (!has_gpu()) return;
+  run_all_experts<cuda::Fp8Matrix>(Gpu());
+}
 
 TEST_CASE("small_m, tiny", "[racecheck][dense]") {
   if (!has_gpu()) return;

@@ -161,6 +161,7 @@ struct EngineChoice {
 [[nodiscard]] inline EngineChoice read_engine_config(const nvllm_engine_config* given) {
   const nvllm_engine_config c = read_struct(given);
   check_reserved(c.reserved, "nvllm_engine_config");
+  check_reserved(c.reserved_end, "nvllm_engine_config", "reserved_end");
   check_pointer(c.model, "model");
   EngineChoice out;
   if (c.device != nullptr) out.device = c.device;
@@ -182,6 +183,7 @@ struct EngineChoice {
   if (c.max_model_len != 0) config.max_model_len = c.max_model_len;
   config.device = c.device_index;
   if (c.tensor_parallel != 0) config.tensor_parallel = c.tensor_parallel;
+  config.expert_parallel = read_flag(c.expert_parallel, "expert_parallel");
   if (c.num_threads != 0) config.num_threads = c.num_threads;
   if (c.max_num_seqs != 0) config.max_num_seqs = c.max_num_seqs;
   if (c.max_num_batched_tokens != 0) config.max_num_batched_tokens = c.max_num_batched_tokens;

@@ -104,23 +104,24 @@ typedef struct nvllm_engine_config {
   const char* model;   ///< directory of a Hugging Face checkpoint, or a GGUF file. Required
   const char* device;  ///< "cpu" or "cuda"; NULL: "cuda" where the library and the machine have it
   const char* dtype;   ///< "bfloat16" or "float32"; NULL: "bfloat16"
-  /// A directory for blocks of the prefix cache, below host memory: needs host_kv_bytes.
-  const char* disk_kv_path;
-  uint64_t disk_kv_bytes;   ///< most bytes of all its files; 0: 16 GiB
-  int64_t host_kv_bytes;    ///< of the KV cache in host memory, each rank's; 0: none
-  int64_t kv_bytes;         ///< of the KV cache, each rank's; 0: see kv_blocks
-  int64_t kv_blocks;        ///< the same in blocks, not with kv_bytes; 0: as many as can be useful
-  int64_t max_model_len;    ///< most tokens of a sequence; 0: the model's
-  int32_t device_index;     ///< CUDA: of the first rank's device
-  int32_t tensor_parallel;  ///< ranks, each on a thread and on CUDA on a device; 0: 1
-  int32_t num_threads;      ///< CPU threads, at most 4096; 0: all of the machine's
-  int32_t max_num_seqs;     ///< most sequences in a step; 0: 256
+  const char* disk_kv_path;  ///< directory for blocks of the prefix cache; needs host_kv_bytes
+  uint64_t disk_kv_bytes;    ///< most bytes of all its files; 0: 16 GiB
+  int64_t host_kv_bytes;     ///< of the KV cache in host memory, each rank's; 0: none
+  int64_t kv_bytes;          ///< of the KV cache, each rank's; 0: see kv_blocks
+  int64_t kv_blocks;         ///< the same in blocks, not with kv_bytes; 0: as many as can be useful
+  int64_t max_model_len;     ///< most tokens of a sequence; 0: the model's
+  int32_t device_index;      ///< CUDA: of the first rank's device
+  int32_t tensor_parallel;   ///< ranks, each on a thread and on CUDA on a device; 0: 1
+  int32_t num_threads;       ///< CPU threads, at most 4096; 0: all of the machine's
+  int32_t max_num_seqs;      ///< most sequences in a step; 0: 256
   int32_t max_num_batched_tokens;  ///< most tokens in a step; 0: the backend's default
   int32_t disable_prefix_caching;  ///< 0 or 1
   uint64_t seed;                   ///< of requests without their own, with has_seed; else random
   int32_t has_seed;                ///< 0 or 1
   int32_t reserved;
   double step_timeout_seconds;  ///< a step that runs longer fails; 0: no limit
+  int32_t expert_parallel;      ///< 0 or 1: ranks have whole experts, and not a part of each
+  int32_t reserved_end;         ///< zero, as `reserved`
 } nvllm_engine_config;
 
 /// Loads a checkpoint and sets `*engine`.

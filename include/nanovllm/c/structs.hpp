@@ -132,8 +132,9 @@ void write_struct(Struct* to, Struct value) {
   return value == 1;
 }
 
-inline void check_reserved(std::int32_t value, const char* struct_name) {
-  check<UnsupportedError>(value == 0, struct_name, ": reserved must be 0, got ", value);
+inline void check_reserved(std::int32_t value, const char* struct_name,
+                           const char* field = "reserved") {
+  check<UnsupportedError>(value == 0, struct_name, ": ", field, " must be 0, got ", value);
 }
 
 /// The longest prefix of `text` that fits into `capacity` bytes with a zero byte after it. Of UTF-8

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <future>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -31,7 +33,8 @@ namespace {
 
 constexpr std::int64_t kVocab = 83;
 
-/// How many calls of `expert_mlp` had no token for any of their experts, and how many some.
+/// How many calls of `expert_mlp` had no token for any of their experts, and how many some. While
+/// `hold` is set, a call waits in the middle of its step, and `is_held` says so.
 class ExpertsCounted : public CpuBackend {
  public:
   using CpuBackend::CpuBackend;
@@ -51,11 +54,14 @@ class ExpertsCounted : public CpuBackend {
       const std::lock_guard lock(mutex);
       ++(any ? num_busy : num_idle);
     }
+    is_held = hold.load();
+    hold.wait(true);
     CpuBackend::run(args);
   }
 
   inline static std::mutex mutex;
   inline static int num_busy = 0, num_idle = 0;
+  inline static std::atomic<bool> hold = false, is_held = false;
 };
 
 struct Policy : Float32Policy {
@@ -226,6 +232,29 @@ TEST_CASE("an engine counts the tokens of each expert", "[moe][expert_parallel]"
   DenseEngine dense({.model = model_directory(kRandomModels[0])});
   traces(dense, std::vector<std::vector<TokenId>>{{1, 2, 3}}, 2);
   CHECK(dense.stats().experts.empty());
+}
+
+TEST_CASE("stats do not wait for the step under way", "[moe][expert_parallel]") {
+  MoeEngine engine(config(2));
+  traces(engine, prompts());
+  const std::vector<std::int64_t> before = engine.stats().experts.tokens;
+  ExpertsCounted::hold = true;
+  std::jthread other([&] { traces(engine, prompts()); });
+  const auto eventually = [](const auto& condition) {
+    for (int i = 0; i < 10'000 && !condition(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return condition();
+  };
+  CHECK(eventually([] { return ExpertsCounted::is_held.load(); }));
+  auto asked = std::async(std::launch::async, [&] { return engine.stats().experts.tokens; });
+  CHECK(asked.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  ExpertsCounted::hold = false;
+  ExpertsCounted::hold.notify_all();
+  other.join();
+  // The first layer has been counted, or not yet; those behind it have not.
+  const std::vector<std::int64_t> during = asked.get(), after = engine.stats().experts.tokens;
+  CHECK(std::equal(during.begin() + 14, during.end(), before.begin() + 14));
+  CHECK(after != during);
 }
 
 TEST_CASE("what cannot be expert parallel is refused by name", "[moe][expert_parallel]") {

@@ -119,8 +119,8 @@ class Runner : public StepRunner {
     });
   }
 
-  /// Of rank 0, which chooses for all tokens. Empty where its device reports an error; waits for
-  /// the device to copy.
+  /// Of rank 0, which chooses for all tokens. Empty where its device reports an error. From any
+  /// thread; waits for the copy, and not for steps under way.
   [[nodiscard]] ExpertLoad expert_load() const override {
     try {
       ExpertLoad out = load_so_far();
