@@ -1,5 +1,7 @@
 // The ops of a mixture of experts on the CUDA backend.
 
+#include <cmath>
+
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/cpu/linear/fp8_matrix.hpp"
@@ -133,22 +135,33 @@ TEST_CASE("expert_mlp multiplies by 8-bit floats on the GPU", "[ops][moe]") {
   for (const ops::ExpertCase c :
        {ops::ExpertCase{1, 256, 128, 8, 4}, ops::ExpertCase{7, 256, 136, 5, 2},
         ops::ExpertCase{40, 200, 264, 4, 2}, ops::ExpertCase{150, 384, 128, 3, 3},
-        ops::ExpertCase{90, 136, 72, 12, 1, true}}) {
+        ops::ExpertCase{90, 136, 72, 12, 1, true},
+        // Columns of two ranks: ups and the last columns begin in the middle of a block.
+        ops::ExpertCase{1, 320, 192, 4, 2}, ops::ExpertCase{16, 320, 192, 4, 2},
+        ops::ExpertCase{150, 320, 192, 3, 3}}) {
     INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.experts);
     auto on_gpu = make_experts<CudaBackend::Fp8Matrix>(c.experts, c.in, c.width);
     auto on_cpu = make_experts<CpuBackend::Fp8Matrix>(c.experts, c.in, c.width);
     std::uint64_t seed = 40;
-    const auto fill = [&](CudaBackend::Fp8Matrix& gpu_matrix, CpuBackend::Fp8Matrix& cpu_matrix) {
+    const auto fill = [&](CudaBackend::Fp8Matrix& gpu_matrix, CpuBackend::Fp8Matrix& cpu_matrix,
+                          std::int64_t tensor_rows) {
       const std::int64_t rows = gpu_matrix.rows(), cols = gpu_matrix.cols();
-      const auto values =
-          ops::Array<CudaBackend, bf16>::random(backend, rows * cols, seed++, -0.2, 0.2);
+      auto values = ops::Array<CudaBackend, bf16>::random(backend, rows * cols, seed++, -0.4, 0.4);
+      for (std::int64_t i = 0; i < rows * cols; ++i) {  // so that blocks have different scales
+        const auto power = static_cast<int>((i / cols / 64 + i % cols / 64) % 4);
+        bf16& value = values.host[static_cast<std::size_t>(i)];
+        value = bf16(std::ldexp(static_cast<float>(value), -power));
+      }
       const MatrixView<const bf16> view(values.host.data(), {rows, cols});
-      backend.set_rows(gpu_matrix, 0, view);
-      cpu.set_rows(cpu_matrix, 0, view);
+      for (std::int64_t first = 0; first < rows; first += tensor_rows) {
+        const auto tensor = view.slice(first, first + tensor_rows);
+        backend.set_rows(gpu_matrix, first, tensor);
+        cpu.set_rows(cpu_matrix, first, tensor);
+      }
     };
     for (std::size_t e = 0; e < on_gpu.size(); ++e) {
-      fill(on_gpu[e].gate_up, on_cpu[e].gate_up);
-      fill(on_gpu[e].down, on_cpu[e].down);
+      fill(on_gpu[e].gate_up, on_cpu[e].gate_up, c.width);  // gates, then ups
+      fill(on_gpu[e].down, on_cpu[e].down, c.in);
     }
     auto x = ops::Array<CudaBackend, bf16>::random(backend, c.n * c.in, 1);
     auto weights = ops::Array<CudaBackend, float>::random(backend, c.n * c.k, 2, 0.05, 1);

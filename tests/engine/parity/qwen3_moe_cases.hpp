@@ -3,8 +3,11 @@
 /// (tests/oracle/make_qwen3_moe_fixtures.py).
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +55,63 @@ struct MoeLawModel {
     return std::make_unique<Engine>(std::move(config));
   }
 };
+
+/// A mixture of experts whose matrices have parts of blocks of 128 at their ends where a rank has
+/// 192 of the `width` columns of an expert: ups begin in the middle of a block.
+[[nodiscard]] inline nlohmann::json partial_blocks_config(std::int64_t width) {
+  return {{"architectures", {"Qwen3MoeForCausalLM"}},
+          {"model_type", "qwen3_moe"},
+          {"hidden_size", 320},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"head_dim", 64},
+          {"intermediate_size", 384},
+          {"moe_intermediate_size", width},
+          {"num_experts", 6},
+          {"num_experts_per_tok", 2},
+          {"vocab_size", 83},
+          {"max_position_embeddings", 256},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 1e4},
+          {"norm_topk_prob", true},
+          {"tie_word_embeddings", false}};
+}
+
+/// How far the log-probabilities of this model by `Policy` are from those by `Other` on average.
+/// Both have weights in 8-bit floats.
+/// @param rows   that the former multiplies at a time, at the most.
+/// @param whole  ranks have whole experts.
+template <class Policy, class Other>
+[[nodiscard]] double partial_blocks_difference(int ranks, bool whole, int rows) {
+  const MoeFiles files(partial_blocks_config(whole ? 192 : 192 * ranks), 23, true);
+  const auto logprobs = [&]<class P>(P, int most_rows) {
+    Engine<AnyMoe, P> engine({.model = files.path(),
+                              .tensor_parallel = ranks,
+                              .expert_parallel = whole,
+                              .num_threads = 2,
+                              .max_num_seqs = 4,
+                              .max_num_batched_tokens = most_rows,
+                              .max_model_len = 128});
+    std::vector<float> out;
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      const Output output = engine.generate(
+          random_prompt(300 + i, 90, 83),
+          {.temperature = 0.f, .max_tokens = 1, .ignore_eos = true, .prompt_logprobs = 0});
+      REQUIRE(output.error == "");
+      for (const auto& logprob : output.prompt_logprobs) {
+        if (logprob) out.push_back(logprob->logprob);
+      }
+    }
+    return out;
+  };
+  const std::vector<float> expected = logprobs(Other(), 512), got = logprobs(Policy(), rows);
+  REQUIRE(expected.size() == 4 * 89);
+  REQUIRE(got.size() == expected.size());
+  double sum = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) sum += std::abs(double{got[i]} - expected[i]);
+  return sum / static_cast<double>(got.size());  // NaN is below no bound
+}
 
 /// Equal tokens whatever else is in a step, and log-probabilities up to `bound`. Blocks of the
 /// policy have at most 32 tokens, so that prompts share some.

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/model/qwen3_moe/config.hpp"
 #include "safetensors_writer.hpp"
 
@@ -75,13 +76,30 @@ inline std::vector<std::pair<std::string, std::vector<std::int64_t>>> moe_tensor
   return out;
 }
 
+/// The values in bfloat16; in matrices of experts their size changes by powers of two every 64 rows
+/// and columns, so that scales of blocks of 128 that are mixed up show.
+inline std::vector<float> uneven(const std::string& name, std::vector<float> values,
+                                 const std::vector<std::int64_t>& shape) {
+  const bool is_expert = name.find(".experts.") != name.npos;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i), cols = shape.back();
+    const auto power = static_cast<int>((at / cols / 64 + at % cols / 64) % 4);
+    values[i] = static_cast<float>(bf16(std::ldexp(values[i], is_expert ? 1 - power : 0)));
+  }
+  return values;
+}
+
 /// A directory with config.json and model.safetensors, in float32.
 class MoeFiles {
  public:
-  MoeFiles(const nlohmann::json& config, std::uint64_t seed) {
+  /// @param is_uneven  make the weights `uneven`.
+  MoeFiles(const nlohmann::json& config, std::uint64_t seed, bool is_uneven = false) {
     nanovllm_test::SafetensorsWriter file;
-    for (const auto& [name, shape] : moe_tensors(config))
-      file.add(name, "F32", shape, moe_weight(name, shape, seed));
+    for (const auto& [name, shape] : moe_tensors(config)) {
+      std::vector<float> values = moe_weight(name, shape, seed);
+      if (is_uneven) values = uneven(name, std::move(values), shape);
+      file.add(name, "F32", shape, values);
+    }
     directory_.write("config.json", config.dump());
     directory_.write("model.safetensors", file.bytes());
   }
