@@ -104,6 +104,8 @@ int run(const Options& options) {
   for (const std::string& path : options.results) {
     served.push_back(read_result(path));
     loads.push_back(http_load::load_of(served.back()));
+    nv::check<nv::ConfigError>(loads.back().num_texts == 0, path,
+                               " is of embeddings, expected a result of completions");
   }
   nv::EngineConfig config{.model = options.model, .max_num_seqs = options.max_num_seqs};
   if (options.kv_blocks != 0) config.kv_size = nv::KvSize::blocks(options.kv_blocks);

@@ -1,12 +1,15 @@
-// Loads a server of the OpenAI API with streamed completions, and measures what its clients see.
+// Loads a server of the OpenAI API with streamed completions, or with embeddings, and measures what
+// its clients see.
 //
 //   http_load --port 8000 --concurrency 64 --requests 512 --input-tokens 512 --output-tokens 256
+//   http_load --port 8000 --concurrency 32 --requests 125 --input-tokens 512 --texts 8
 //
 // Every client has its own connection and sends its next request when it has the last one's
 // answer. Prompts are token ids, random and the same in every run, so no time goes into a tokeniser;
 // answers have just as many tokens as asked for (ignore_eos). Times are those at the client: until
 // the first event, between two events, until the end. A server may put several tokens into one
-// event. `engine_load` does what a result says without a server.
+// event. Vectors come in base64; tokens are then those of the texts. `engine_load` makes the
+// completions of a result without a server.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -19,6 +22,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "load.hpp"
@@ -55,18 +59,31 @@ struct ClientThread {
   }
 };
 
+nv::Json completion_body(const Load& load, int index) {
+  return nv::Json::object({{"prompt", make_prompt(load, index)},
+                           {"max_tokens", load.num_output_tokens},
+                           {"ignore_eos", true},
+                           {"temperature", 1},
+                           {"seed", index},
+                           {"stream", true},
+                           {"stream_options", nv::Json::object({{"include_usage", true}})}});
+}
+
+nv::Json embedding_body(const Load& load, int index) {
+  nv::Json texts = nv::Json::array();
+  for (int i = 0; i < load.num_texts; ++i)
+    texts.push_back(make_prompt(load, index * load.num_texts + i));
+  return nv::Json::object({{"input", std::move(texts)}, {"encoding_format", "base64"}});
+}
+
 http::request<http::string_body> make_request(const Options& options, int index) {
+  const bool embeds = options.load.num_texts > 0;
   nv::Json body =
-      nv::Json::object({{"prompt", make_prompt(options.load, index)},
-                        {"max_tokens", options.load.num_output_tokens},
-                        {"ignore_eos", true},
-                        {"temperature", 1},
-                        {"seed", index},
-                        {"stream", true},
-                        {"stream_options", nv::Json::object({{"include_usage", true}})}});
+      embeds ? embedding_body(options.load, index) : completion_body(options.load, index);
   if (!options.model.empty()) body["model"] = options.model;
 
-  http::request<http::string_body> request(http::verb::post, "/v1/completions", 11);
+  http::request<http::string_body> request(http::verb::post,
+                                           embeds ? "/v1/embeddings" : "/v1/completions", 11);
   request.set(http::field::host, options.host);
   request.set(http::field::content_type, "application/json");
   if (!options.api_key.empty())
@@ -76,27 +93,32 @@ http::request<http::string_body> make_request(const Options& options, int index)
   return request;
 }
 
-/// The events of one answer.
+/// The events of one answer, or its vectors.
 class Answer {
  public:
-  explicit Answer(ClientThread& thread) : thread_(thread), clock_(thread.times) {}
+  Answer(const Load& load, ClientThread& thread)
+      : load_(load), thread_(thread), clock_(thread.times) {}
 
   /// Takes the next bytes of the body.
   void push(std::string_view bytes) {
     text_ += bytes;
+    if (load_.num_texts > 0) return;
     std::size_t begin = 0;
     for (std::size_t end; (end = text_.find("\n\n", begin)) != text_.npos; begin = end + 2)
       event(std::string_view(text_).substr(begin, end - begin));
     text_.erase(0, begin);
   }
 
-  /// Adds it up. The last event before [DONE] has the usage.
+  /// Adds it up. The last event before [DONE] has the usage, as vectors have.
   void finish(int status) {
     if (status != 200) return thread_.fail(nv::concat("status ", status, ": ", text_));
+    const bool embeds = load_.num_texts > 0;
     try {
-      clock_.end(nv::parse_json(last_)["usage"]["completion_tokens"].get<std::int64_t>());
+      clock_.end(embeds ? num_embedded(nv::parse_json(text_))
+                        : nv::parse_json(last_)["usage"]["completion_tokens"].get<std::int64_t>());
     } catch (const nv::Error& error) {
-      thread_.fail(nv::concat("the last event is '", last_, "': ", error.what()));
+      thread_.fail(nv::concat(embeds ? "the answer is '" : "the last event is '",
+                              embeds ? text_.substr(0, 200) : last_, "': ", error.what()));
     }
   }
 
@@ -110,6 +132,19 @@ class Answer {
     clock_.event();
   }
 
+  /// Tokens of the texts. Throws Error unless there is a vector for each text.
+  std::int64_t num_embedded(const nv::Json& answer) const {
+    const nv::Json& vectors = answer["data"];
+    nv::check(std::cmp_equal(vectors.size(), load_.num_texts), "expected ", load_.num_texts,
+              " vectors, got ", vectors.size());
+    for (const nv::Json& vector : vectors) {
+      nv::check(vector["embedding"].is_string() && !vector["embedding"].string().empty(),
+                "expected vectors in base64");
+    }
+    return answer["usage"]["prompt_tokens"].get<std::int64_t>();
+  }
+
+  const Load& load_;
   ClientThread& thread_;
   AnswerClock clock_;
   std::string text_, last_;
@@ -125,7 +160,7 @@ asio::awaitable<void> client(const Options& options, std::atomic<int>& next_requ
   std::vector<char> bytes(1 << 16);
   for (int index; (index = next_request++) < options.load.num_requests;) {
     const auto request = make_request(options, index);
-    Answer answer(thread);
+    Answer answer(options.load, thread);
     co_await http::async_write(socket, request, asio::use_awaitable);
     http::response_parser<http::buffer_body> parser;
     parser.body_limit(boost::none);
@@ -183,7 +218,7 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app{"Loads a server of the OpenAI API with streamed completions."};
+  CLI::App app{"Loads a server of the OpenAI API with streamed completions, or with embeddings."};
   app.add_option("--host", options.host, "IP address")->capture_default_str();
   app.add_option("--port", options.port)->capture_default_str();
   app.add_option("--model", options.model, "unset: the server's own");
@@ -194,13 +229,15 @@ int main(int argc, char** argv) {
   Load& load = options.load;
   number("--concurrency", load.concurrency, "clients");
   number("--requests", load.num_requests, "of all clients");
-  number("--input-tokens", load.num_input_tokens, "of each");
+  number("--input-tokens", load.num_input_tokens, "of each, or of each text");
   number("--output-tokens", load.num_output_tokens, "of each");
+  number("--texts", load.num_texts, "of each: embeddings of so many texts, no completions");
   number("--vocab-size", load.vocab_size, "prompts have ids below");
   number("--threads", options.num_threads, "that the clients share");
   app.add_option("--seed", load.seed, "of the prompts")->capture_default_str();
   app.add_option("--json", options.json, "file for the result");
   CLI11_PARSE(app, argc, argv);
+  if (load.num_texts > 0) load.num_output_tokens = 0;
   try {
     return run(options);
   } catch (const std::exception& error) {

@@ -1,6 +1,6 @@
 #pragma once
 /// The load that `http_load` puts on a server and `engine_load` on an engine: the same requests, as
-/// many at a time. No transport and no engine in here.
+/// many at a time; only `http_load` asks for embeddings. No transport and no engine in here.
 
 #include <algorithm>
 #include <chrono>
@@ -23,11 +23,13 @@ struct Load {
   int concurrency = 64;  ///< clients
   int num_requests = 256;
   int num_input_tokens = 128, num_output_tokens = 128;
+  int num_texts = 0;       ///< of a request for embeddings, without output; 0: completions
   int vocab_size = 4096;   ///< prompts have ids below
   std::uint64_t seed = 0;  ///< of the prompts
 };
 
-/// The prompt of request `index`: random, and the same in every run.
+/// The prompt of request `index`, or text `index` of all requests: random, and the same in every
+/// run.
 [[nodiscard]] inline std::vector<nv::TokenId> make_prompt(const Load& load, int index) {
   std::mt19937_64 random(load.seed + static_cast<std::uint64_t>(index));
   std::vector<nv::TokenId> prompt(static_cast<std::size_t>(load.num_input_tokens));
@@ -42,6 +44,7 @@ struct Load {
                            {"requests", load.num_requests},
                            {"input_tokens", load.num_input_tokens},
                            {"output_tokens", load.num_output_tokens},
+                           {"texts", load.num_texts},
                            {"vocab_size", load.vocab_size},
                            {"seed", load.seed}});
 }
@@ -52,6 +55,7 @@ struct Load {
           .num_requests = result["requests"].get<int>(),
           .num_input_tokens = result["input_tokens"].get<int>(),
           .num_output_tokens = result["output_tokens"].get<int>(),
+          .num_texts = result.contains("texts") ? result["texts"].get<int>() : 0,
           .vocab_size = result["vocab_size"].get<int>(),
           .seed = result["seed"].get<std::uint64_t>()};
 }
@@ -126,11 +130,19 @@ class AnswerClock {
 }
 
 inline void print_result(const nv::Json& result) {
-  std::printf("%d clients, %d requests of %d + %d tokens, %.2f s: %.0f tokens/s in %.0f events/s\n",
-              result["concurrency"].get<int>(), result["requests"].get<int>(),
-              result["input_tokens"].get<int>(), result["output_tokens"].get<int>(),
-              result["seconds"].get<double>(), result["tokens_per_second"].get<double>(),
-              result["events_per_second"].get<double>());
+  const int num_texts = result.contains("texts") ? result["texts"].get<int>() : 0;
+  std::printf("%d clients, %d requests of ", result["concurrency"].get<int>(),
+              result["requests"].get<int>());
+  if (num_texts > 0) {
+    std::printf("%d texts of %d tokens, %.2f s: %.0f tokens/s\n", num_texts,
+                result["input_tokens"].get<int>(), result["seconds"].get<double>(),
+                result["tokens_per_second"].get<double>());
+  } else {
+    std::printf("%d + %d tokens, %.2f s: %.0f tokens/s in %.0f events/s\n",
+                result["input_tokens"].get<int>(), result["output_tokens"].get<int>(),
+                result["seconds"].get<double>(), result["tokens_per_second"].get<double>(),
+                result["events_per_second"].get<double>());
+  }
   const auto print = [&](const char* name, const char* key) {
     const nv::Json& times = result[key];
     if (times.is_null()) return;
