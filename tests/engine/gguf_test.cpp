@@ -1,21 +1,14 @@
 // Engines of GGUF files (tests/oracle/make_gguf_fixtures.py) and of directories with the same
 // weights: the same configs, tokens and log-probabilities, to the bit.
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "catch.hpp"
+#include "engine/gguf_cases.hpp"
 #include "engine/models.hpp"
 #include "engine/parity/gpt2_checkpoint.hpp"
-#include "engine/parity/greedy_traces.hpp"
 #include "engine/parity/qwen3_moe_checkpoint.hpp"
-#include "memory_checkpoint.hpp"
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cpu/linear/fp8_matrix.hpp"
 #include "nanovllm/io/gguf/gguf_checkpoint.hpp"
@@ -25,37 +18,14 @@
 
 using namespace nanovllm;
 using namespace nanovllm::test;
-using nanovllm_test::MemoryCheckpoint;
 using nanovllm_test::SafetensorsWriter;
 using nanovllm_test::TempDirectory;
 
 namespace {
 
-std::filesystem::path fixture(const std::string& name) {
-  return "tests/fixtures/gguf/" + name + ".gguf";
-}
-
 struct Fp8Policy : DefaultPolicy {
   using Weight = Fp8Block128;
 };
-
-EngineConfig config_of(Checkpoint checkpoint) {
-  return {.checkpoint = std::move(checkpoint), .num_threads = 1};
-}
-
-/// Engines of both give the same to the bit, and different prompts different tokens.
-template <class Model, class Policy = Float32Policy>
-void check_same(const std::filesystem::path& gguf, const Checkpoint& expected, std::int64_t vocab) {
-  std::vector<std::vector<TokenId>> prompts;
-  for (std::uint64_t i = 0; i < 3; ++i) prompts.push_back(random_prompt(i, 2 + 9 * i, vocab));
-  EngineConfig by_path{.model = gguf, .num_threads = 1};
-  Engine<Model, Policy> engine(std::move(by_path));
-  Engine<Model, Policy> other(config_of(expected));
-  const std::vector<Trace> got = traces(engine, prompts, 12);
-  check_equal(got, traces(other, prompts, 12), 0);
-  CHECK(got[0].tokens != got[1].tokens);
-  CHECK(got[0].logprobs[0] < 0);
-}
 
 /// `values` as a type of fewer bits has them.
 template <class T>
@@ -81,24 +51,6 @@ void check_same_config(const Qwen3Config& got, const Qwen3Config& expected) {
   CHECK(got.rope.original_max_position_embeddings ==
         expected.rope.original_max_position_embeddings);
   CHECK(got.eos_token_ids == expected.eos_token_ids);
-}
-
-/// The tensors of a GGUF file as float32, each element by the dequantisers that
-/// tests/io/gguf/gguf_blocks_test.cpp compares with llama.cpp's.
-MemoryCheckpoint dequantised(const Checkpoint& gguf) {
-  MemoryCheckpoint out;
-  out.texts["config.json"] = gguf.text("config.json").value();
-  for (const CheckpointTensor& tensor : gguf.tensors()) {
-    std::string data(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
-    if (tensor.blocks != nullptr) {
-      const std::size_t blocks = data.size() / tensor.blocks->bytes;
-      std::vector<float> values(blocks * tensor.blocks->elements);
-      tensor.blocks->dequantise(tensor.data.data(), blocks, values.data());
-      data.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-    }
-    out.add(tensor.name, FileDType::f32, tensor.shape, std::move(data));
-  }
-  return out;
 }
 
 }  // namespace
@@ -134,8 +86,8 @@ TEST_CASE("a Qwen3 in a GGUF file is that of the directory", "[gguf]") {
   const TempDirectory directory;
   directory.write("config.json", config.dump());
   directory.write("model.safetensors", file.bytes());
-  check_same_config(Qwen3Config::load(fixture("qwen3")), Qwen3Config::load(directory.path()));
-  check_same<AnyModel>(fixture("qwen3"), directory.path(), 83);
+  check_same_config(Qwen3Config::load(gguf_fixture("qwen3")), Qwen3Config::load(directory.path()));
+  check_same<AnyModel>(gguf_fixture("qwen3"), directory.path(), 83);
 }
 
 TEST_CASE("a mixture of experts in a GGUF file is that of the directory", "[gguf]") {
@@ -147,7 +99,7 @@ TEST_CASE("a mixture of experts in a GGUF file is that of the directory", "[gguf
       {"rms_norm_eps", 1e-6},        {"rope_theta", 1e6},      {"max_position_embeddings", 128},
       {"tie_word_embeddings", true}};
   const MoeFiles files(config, 6102);
-  const Qwen3MoeConfig got = Qwen3MoeConfig::load(fixture("qwen3_moe"));
+  const Qwen3MoeConfig got = Qwen3MoeConfig::load(gguf_fixture("qwen3_moe"));
   const Qwen3MoeConfig expected = Qwen3MoeConfig::load(files.path());
   check_same_config(got, expected);
   CHECK(got.num_experts == expected.num_experts);
@@ -155,7 +107,7 @@ TEST_CASE("a mixture of experts in a GGUF file is that of the directory", "[gguf
   CHECK(got.moe_intermediate_size == expected.moe_intermediate_size);
   CHECK(got.norm_topk_prob == expected.norm_topk_prob);
   CHECK(got.mlp_only_layers.empty());
-  check_same<Qwen3Moe<shapes::qwen3_moe_any>>(fixture("qwen3_moe"), files.path(), 71);
+  check_same<Qwen3Moe<shapes::qwen3_moe_any>>(gguf_fixture("qwen3_moe"), files.path(), 71);
 }
 
 TEST_CASE("a GPT-2 in a GGUF file is that of the directory", "[gguf]") {
@@ -163,7 +115,7 @@ TEST_CASE("a GPT-2 in a GGUF file is that of the directory", "[gguf]") {
                                  {"n_layer", 2},         {"n_positions", 40}, {"vocab_size", 61},
                                  {"n_inner", 96}};
   const Gpt2Files files(config, 7302);
-  const Gpt2Config got = Gpt2Config::load(fixture("gpt2"));
+  const Gpt2Config got = Gpt2Config::load(gguf_fixture("gpt2"));
   CHECK(got.hidden_size == 24);
   CHECK(got.num_layers == 2);
   CHECK(got.num_heads == 3);
@@ -172,14 +124,14 @@ TEST_CASE("a GPT-2 in a GGUF file is that of the directory", "[gguf]") {
   CHECK(got.vocab_size == 61);
   CHECK(got.layer_norm_eps == 1e-5);
   CHECK(got.tie_word_embeddings);
-  check_same<Gpt2<shapes::gpt2_any>>(fixture("gpt2"), files.path(), 61);
+  check_same<Gpt2<shapes::gpt2_any>>(gguf_fixture("gpt2"), files.path(), 61);
 }
 
 TEST_CASE("a GGUF file of quantised blocks is one of their values", "[gguf]") {
-  const Checkpoint gguf = fixture("mixed");
+  const Checkpoint gguf = gguf_fixture("mixed");
   const Checkpoint expected(dequantised(gguf));
   CHECK(gguf.total_bytes() < expected.total_bytes() / 4);
-  check_same<AnyModel>(fixture("mixed"), expected, 64);
-  check_same<AnyModel, DefaultPolicy>(fixture("mixed"), expected, 64);
-  check_same<AnyModel, Fp8Policy>(fixture("mixed"), expected, 64);
+  check_same<AnyModel>(gguf_fixture("mixed"), expected, 64);
+  check_same<AnyModel, DefaultPolicy>(gguf_fixture("mixed"), expected, 64);
+  check_same<AnyModel, Fp8Policy>(gguf_fixture("mixed"), expected, 64);
 }
