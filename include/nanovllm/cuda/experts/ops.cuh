@@ -138,7 +138,7 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
     }
     if (whole) {
       const int native_tokens = [&] {
-        if constexpr (std::same_as<W, bf16>) {
+        if constexpr (std::same_as<T, bf16>) {
           return Architectures::choose(
               context, [&](auto native) { return native.expert_tile_rows(pairs, all); });
         }
@@ -147,7 +147,7 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
       const int tokens = native_tokens > 0 ? native_tokens : grouped_tokens(pairs, all);
       const std::int64_t max_tiles = max_expert_tiles(pairs, experts, tokens);
       const auto multiply = [&](auto gated, const GroupedOperands<T, W>& p) {
-        if constexpr (std::same_as<W, bf16>) {
+        if constexpr (std::same_as<T, bf16>) {
           const auto run = [&](auto native) {
             return native.template expert_product<gated>(p, experts, max_tiles, workspace.maps(),
                                                          context);

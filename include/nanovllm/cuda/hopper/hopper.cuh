@@ -57,8 +57,8 @@ struct Hopper : HopperTables {
     return small_m_project_qkv(args, context);
   }
 
-  template <bool kGated>
-  [[nodiscard]] static bool expert_product(const GroupedOperands<bf16>& operands,
+  template <bool kGated, class W>
+  [[nodiscard]] static bool expert_product(const GroupedOperands<bf16, W>& operands,
                                            std::int64_t experts, std::int64_t max_tiles,
                                            TensorMaps& maps, const Context& context) {
     wide_expert_product<kGated>(operands, experts, max_tiles, maps, context);

@@ -44,6 +44,14 @@ __device__ __forceinline__ std::uint32_t multiply_pairs(std::uint32_t a, std::ui
   return out;
 }
 
+/// a · b + c of pairs of bf16, each rounded once.
+__device__ __forceinline__ std::uint32_t multiply_add_pairs(std::uint32_t a, std::uint32_t b,
+                                                            std::uint32_t c) {
+  std::uint32_t out;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+  return out;
+}
+
 __device__ __forceinline__ uint4 multiply_pairs(uint4 a, uint4 b) {
   return {multiply_pairs(a.x, b.x), multiply_pairs(a.y, b.y), multiply_pairs(a.z, b.z),
           multiply_pairs(a.w, b.w)};

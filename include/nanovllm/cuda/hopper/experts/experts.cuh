@@ -20,19 +20,20 @@ namespace nanovllm::cuda {
 
 /// Enqueues a grouped product of tiles of `kWideExpertTokens` pairs. Allocates nothing on the
 /// device and does not synchronise; legal during capture.
-template <bool kGated>
-void wide_expert_product(GroupedOperands<bf16> p, std::int64_t experts, std::int64_t max_tiles,
+template <bool kGated, class W>
+void wide_expert_product(GroupedOperands<bf16, W> p, std::int64_t experts, std::int64_t max_tiles,
                          TensorMaps& maps, const Context& context) {
-  using Block = detail::WideExpertsBlock<kGated>;
+  using Block = detail::WideExpertsBlock<kGated, W>;
   check<ShapeError>(ExpertWorkspace::kMaxPairs * p.x_stride / 8 < (std::int64_t{1} << 32),
                     "expert_mlp: rows of ", p.x_stride, " elements are too long");
   static_assert(Block::kTokens == kWideExpertTokens);
   const std::int64_t rows = kGated ? 2 * std::int64_t{p.n} : std::int64_t{p.n};
-  const std::int64_t stride = experts > 1 ? p.expert_stride : rows * p.k;
-  const CUtensorMap map = maps.get<bf16, 3>(p.weight, {p.k, rows, experts}, {p.k, stride},
-                                            {kTmaColumns, Block::kBoxRows, 1});
+  const std::int64_t stride = experts > 1 ? p.expert_stride : rows * p.weight_stride;
+  constexpr int kBoxColumns = kTmaRowBytes / static_cast<int>(sizeof(W));
+  const CUtensorMap map = maps.get<W, 3>(p.weight, {p.k, rows, experts}, {p.weight_stride, stride},
+                                         {kBoxColumns, Block::kBoxRows, 1});
   p.row_blocks = ceil_div(p.n, std::int32_t{Block::kColumns});
-  launch(detail::wide_experts_kernel<kGated>,
+  launch(detail::wide_experts_kernel<kGated, W>,
          {.grid = static_cast<unsigned>(
               std::min<std::int64_t>(max_tiles * p.row_blocks, context.num_sms)),
           .block = Block::kThreads,

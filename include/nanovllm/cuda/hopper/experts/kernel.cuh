@@ -1,6 +1,7 @@
 #pragma once
 /// Products of the rows of each expert by its weights where experts have many rows, by wgmma and
-/// TMA (sm_90a). The formulas are those of cuda/experts/grouped.cuh; operands are bf16.
+/// TMA (sm_90a). The formulas are those of cuda/experts/grouped.cuh; operands of wgmma are bf16. W
+/// may also be e4m3, which the block turns into bf16 (fp8_weights.cuh).
 ///
 /// A block owns an SM and takes one item after another: a tile of up to 128 pairs and 256 rows of
 /// an expert's W, gated 128 gate rows and the up rows of the same columns of y. Panels of 64
@@ -12,7 +13,8 @@
 /// Sums are in float32 and in the order of K. They are not those of cuda/experts/grouped.cuh bit
 /// for bit, but depend on nothing else: a pair's result is the same in any tile.
 ///
-/// Bytes moved from L2: W once for each tile of pairs, x once for each 256 rows of W.
+/// Bytes moved from L2: W once for each tile of pairs, of e4m3 half as many and the scales; x once
+/// for each 256 rows of W.
 
 #include <cuda.h>
 
@@ -21,8 +23,9 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/cuda/experts/grouped.cuh"
-#include "nanovllm/cuda/experts/plan.cuh"
+#include "nanovllm/cuda/experts/grouped_part.cuh"
+#include "nanovllm/cuda/hopper/experts/block.cuh"
+#include "nanovllm/cuda/hopper/experts/fp8_weights.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
@@ -35,57 +38,16 @@
 
 namespace nanovllm::cuda::detail {
 
-template <bool kIsGated>
-struct WideExpertsBlock {
-  static constexpr bool kGated = kIsGated;
-  static constexpr int kTokens = 128;
-  static constexpr int kRows = 256;                            ///< of W
-  static constexpr int kColumns = kGated ? kRows / 2 : kRows;  ///< of y
-  static constexpr int kBoxRows = 128;                         ///< of W in a copy
-  static constexpr int kGroup = 128;                           ///< threads of a warpgroup
-  static constexpr int kThreads = 3 * kGroup;
-  static constexpr int kStages = 4;
-  static constexpr int kUnderWay = 2;  ///< panels of x that a thread has under way
-  static constexpr int kXBytes = kTokens * kTmaRowBytes;
-  static constexpr int kBoxBytes = kBoxRows * kTmaRowBytes;
-  static constexpr int kWeightBytes = 2 * kBoxBytes;
-  static constexpr int kStageBytes = kXBytes + kWeightBytes;
-  static constexpr int kAlignment = 1024;
-  static constexpr int kSharedBytes = kStages * kStageBytes + kAlignment;
-  static constexpr int kRowsAtOnce = kGroup / 8;  ///< of x; a thread copies a vector of each
-  static constexpr int kCopies = kTokens / kRowsAtOnce;
-  static_assert(kUnderWay < kStages);
-};
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// What a block does at a time.
-struct WideExpertsItem {
-  ExpertTile tile;
-  int first_column;  ///< of y
-};
-
-/// use(item) for each item of this block.
-template <class Block, class Use>
-__device__ __forceinline__ void for_each_item(const GroupedOperands<bf16>& p, const Use& use) {
-  const int num_items = *static_cast<const volatile std::int32_t*>(p.plan.num_tiles) * p.row_blocks;
-  for (int i = static_cast<int>(blockIdx.x); i < num_items; i += static_cast<int>(gridDim.x)) {
-    const volatile ExpertTile* const entry = p.plan.tiles + i / p.row_blocks;
-    use(WideExpertsItem{.tile = {entry->expert, entry->first, entry->count},
-                        .first_column = i % p.row_blocks * Block::kColumns});
-  }
-}
-
-[[nodiscard]] __device__ __forceinline__ std::int32_t planned_pair(const GroupedOperands<bf16>& p,
-                                                                   int i) {
-  return *static_cast<const volatile std::int32_t*>(p.plan.pairs + i);
-}
-
-/// The warpgroup that copies.
+/// The warpgroup that copies, where W is bf16.
 template <class Block>
 struct WideExpertsCopier {
+  static constexpr int kUnderWay = 2;  ///< panels of x that a thread has under way
+  static_assert(kUnderWay < Block::kStages);
+
   const CUtensorMap& map;
-  const GroupedOperands<bf16>& p;
+  const typename Block::Operands& p;
   std::byte* ring;
   std::uint64_t *full, *empty;
   RingPosition<Block::kStages> at{}, done{};
@@ -100,47 +62,21 @@ struct WideExpertsCopier {
   }
 
   __device__ __forceinline__ void operator()(const WideExpertsItem& item, int num_panels) {
-    const ExpertTile& tile = item.tile;
-    const int row = static_cast<int>(threadIdx.x) / 8, vector = static_cast<int>(threadIdx.x) % 8;
-    std::uint32_t first[Block::kCopies];  // vectors from the beginning of x
-    std::uint32_t wanted = 0;
-#pragma unroll
-    for (int i = 0; i < Block::kCopies; ++i) {
-      const int r = row + Block::kRowsAtOnce * i;
-      first[i] = 0;
-      if (r >= tile.count) continue;
-      wanted |= 1u << i;
-      first[i] = static_cast<std::uint32_t>(
-          planned_pair(p, tile.first + r) / p.divisor * p.x_stride / 8 + vector);
-    }
-    // The swizzle of the copy engine.
-    const std::uint32_t to =
-        shared_address(ring) +
-        static_cast<std::uint32_t>(row * kTmaRowBytes + ((vector ^ row % 8) << 4));
+    const WideExpertsRows<Block> rows(p, item.tile, shared_address(ring));
     for (int i = 0; i < num_panels; ++i) {
       mbarrier_wait(empty[at.stage], at.parity ^ 1);
       if (threadIdx.x == 0) {
         std::byte* const weights = ring + at.stage * Block::kStageBytes + Block::kXBytes;
         mbarrier_arrive_expect(full[at.stage], Block::kWeightBytes);
-        const int column = i * kTmaColumns;
-        const int second =
-            Block::kGated ? p.n + item.first_column : item.first_column + Block::kBoxRows;
-        tma_load(weights, map, {column, item.first_column, tile.expert}, full[at.stage]);
-        tma_load(weights + Block::kBoxBytes, map, {column, second, tile.expert}, full[at.stage]);
+        const int column = i * kTmaColumns, second = Block::second_row(p, item.first_column);
+        tma_load(weights, map, {column, item.first_column, item.tile.expert}, full[at.stage]);
+        tma_load(weights + Block::kBoxBytes, map, {column, second, item.tile.expert},
+                 full[at.stage]);
       }
-      const bool has_columns = i * kTmaColumns + vector * 8 < p.k;
-#pragma unroll
-      for (int j = 0; j < Block::kCopies; ++j) {
-        const bool is_wanted = has_columns && (wanted >> j & 1u) != 0;
-        const std::int64_t from = is_wanted ? std::int64_t{first[j]} * 8 + i * kTmaColumns : 0;
-        copy_async_16_or_zero(to + static_cast<std::uint32_t>(at.stage * Block::kStageBytes) +
-                                  static_cast<std::uint32_t>(j * Block::kRowsAtOnce * kTmaRowBytes),
-                              p.x + from, is_wanted);
-      }
-      copy_async_commit();
+      rows.copy(p, i, at.stage);
       at.advance();
-      if (++under_way <= Block::kUnderWay) continue;
-      copy_async_wait<Block::kUnderWay>();
+      if (++under_way <= kUnderWay) continue;
+      copy_async_wait<kUnderWay>();
       announce();
     }
   }
@@ -201,7 +137,7 @@ __device__ __forceinline__ uint4 transpose_in_quad(std::uint32_t (&v)[4]) {
 
 /// Writes a warpgroup's sums to y, rounded: 64 rows from `group` on.
 template <class Block>
-__device__ __forceinline__ void wide_experts_store(const GroupedOperands<bf16>& p,
+__device__ __forceinline__ void wide_experts_store(const typename Block::Operands& p,
                                                    const WideExpertsItem& item,
                                                    const float (&first)[64],
                                                    const float (&second)[64], int group) {
@@ -240,16 +176,23 @@ __device__ __forceinline__ void wide_experts_store(const GroupedOperands<bf16>& 
 /// The body of `wide_experts_kernel`.
 template <class Block>
 __device__ __forceinline__ void wide_experts_block(const CUtensorMap& map,
-                                                   const GroupedOperands<bf16>& p) {
+                                                   const typename Block::Operands& p) {
   extern __shared__ std::byte wide_experts_shared[];
-  __shared__ std::uint64_t full[Block::kStages], empty[Block::kStages];
+  __shared__ std::uint64_t barriers[2 * (Block::kStages + Block::kByteStages)];
+  std::uint64_t *const full = barriers, *const empty = full + Block::kStages;
   const std::uint32_t begin = shared_address(wide_experts_shared);
   std::byte* const ring = wide_experts_shared + (align_up(begin, Block::kAlignment) - begin);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Block::kStages; ++i) {
-      mbarrier_init(full[i], Block::kGroup + 1);  // each thread's rows of x, and W
-      mbarrier_init(empty[i], 2 * Block::kGroup / 32);
+      if constexpr (Block::kConverts) {
+        mbarrier_init(full[i], WideExpertsConverter<Block>::kArrivals);
+      } else {
+        mbarrier_init(full[i], Block::kGroup + 1);  // each thread's rows of x, and W
+      }
+      mbarrier_init(empty[i], Block::kConsumerGroups * Block::kGroup / 32);
     }
+    if constexpr (Block::kConverts)
+      WideExpertsConverter<Block>::init_barriers(empty + Block::kStages);
     mbarrier_init_fence();
     tma_prefetch_map(map);
   }
@@ -257,16 +200,21 @@ __device__ __forceinline__ void wide_experts_block(const CUtensorMap& map,
   grid_dependency_launch();  // the plan is ready for the next kernel
   __syncthreads();
   if (p.plan_is_ready) grid_dependency_wait();
-  const int num_panels = (p.k + kTmaColumns - 1) / kTmaColumns;
-  const int group = static_cast<int>(threadIdx.x) / Block::kGroup - 1;
+  const int group = static_cast<int>(threadIdx.x) / Block::kGroup - Block::kProducerGroups;
   if (group < 0) {
-    release_registers<56>();
-    WideExpertsCopier<Block> copy{map, p, ring, full, empty};
-    for_each_item<Block>(p, [&](const WideExpertsItem& item) { copy(item, num_panels); });
-    copy.finish();
+    release_registers<Block::kProducerRegisters>();
+    if constexpr (Block::kConverts) {
+      WideExpertsConverter<Block>(map, p, ring, full, empty, empty + Block::kStages).run();
+    } else {
+      WideExpertsCopier<Block> copy{map, p, ring, full, empty};
+      const int num_panels = ceil_div(p.k, kTmaColumns);
+      for_each_item<Block>(p, [&](const WideExpertsItem& item) { copy(item, num_panels); });
+      copy.finish();
+    }
     return;
   }
-  take_registers<224>();
+  take_registers<Block::kConsumerRegisters>();
+  const int num_panels = ceil_div(p.k, kTmaColumns);
   RingPosition<Block::kStages> at;
   for_each_item<Block>(p, [&](const WideExpertsItem& item) {
     float first[64] = {}, second[64] = {};
@@ -278,12 +226,12 @@ __device__ __forceinline__ void wide_experts_block(const CUtensorMap& map,
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 /// Grid: any number of blocks, as many as SMs to be fast. Dynamic shared memory: kSharedBytes.
-template <bool kGated>
-__global__ void __launch_bounds__(WideExpertsBlock<kGated>::kThreads, 1)
+template <bool kGated, class W>
+__global__ void __launch_bounds__(WideExpertsBlock<kGated, W>::kThreads, 1)
     wide_experts_kernel(const __grid_constant__ CUtensorMap map,
-                        const __grid_constant__ GroupedOperands<bf16> p) {
+                        const __grid_constant__ GroupedOperands<bf16, W> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wide_experts_block<WideExpertsBlock<kGated>>(map, p);
+  wide_experts_block<WideExpertsBlock<kGated, W>>(map, p);
 #endif
 }
 
