@@ -191,7 +191,7 @@ void run_experts(const Gpu& gpu, const ExpertsCase& c, std::int64_t pad = 8,
   CHECK(std::accumulate(counts.host.begin(), counts.host.end(), std::int64_t{0}) == c.n * c.k);
 }
 
-/// A few tokens; tiles of 8, 16, 32 and 64 pairs; of 16 bits on Hopper wgmma's of 128.
+/// A few tokens; tiles of 8, 16, 32 and 64 pairs; on Hopper wgmma's of 128.
 template <class Matrix>
 void run_all_experts(const Gpu& gpu) {
   for (const auto& [n, all, k] : {std::array<std::int64_t, 3>{2, 5, 3},

@@ -192,7 +192,8 @@ awk -v graph="$graph" '
     for (name in architectures) {
       own = "cuda/" name "/"
       allowed_in_cuda[own "attention/"] = below_families " cuda/attention/varlen/ " own "attention/"
-      allowed_in_cuda[own "experts/"] = below_families " cuda/experts/ " own "experts/"
+      allowed_in_cuda[own "experts/"] = below_families \
+          " cuda/experts/ cuda/linear/fp8/elements.cuh " own "experts/"
       allowed_in_cuda[own "linear/"] = below_families " cuda/linear/ " own "linear/"
       allowed_in_cuda[own "batch_invariant/"] = below_families " cuda/linear/ " own "batch_invariant/"
       allowed_in_cuda[own] = below_families " cuda/architecture.hpp cuda/linear/ " \

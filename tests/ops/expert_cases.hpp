@@ -200,6 +200,7 @@ struct ExpertCase {
   std::int64_t n, in, width, experts, k;
   bool together = false;
   std::int64_t first = 0, here = 0;
+  std::int64_t step = 1;  ///< of the rows that are compared with the formula
 
   [[nodiscard]] bool has(std::int64_t expert) const {
     return here == 0 || (expert >= first && expert < first + here);
@@ -232,29 +233,28 @@ void expert_mlp_of_nan(B& backend, const ExpertCase& c) {
                                                                .out = x.matrix(c.in)});
 }
 
-template <class T, class B>
-void expert_mlp_case(B& backend, const ExpertCase& c) {
-  INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.experts << ", "
-           << c.here << " here, from " << c.first << " on");
-  if (c.here > 0) expert_mlp_of_nan<T>(backend, c);
-  const TestExperts<B, T> experts(backend, c.experts, c.in, c.width, c.first, c.here);
+/// With the experts of a case: `list` of those that are here, and the elements `gate_up` and
+/// `down` of all.
+template <class T, class B, class Experts>
+void expert_mlp_case_of(B& backend, const ExpertCase& c, const Experts& experts) {
   auto x = Array<B, T>::random(backend, c.n * c.in, 1);
   auto weights = Array<B, float>::random(backend, c.n * c.k, 2, 0.05, 1);
   Array<B, std::int32_t> ids(backend, expert_ids(c));
   Array<B, T> out(backend, c.n * c.in);
-  ExpertMlpArgs<T, typename B::template Matrix<T>> args{.x = x.matrix(c.in),
-                                                        .ids = ids.matrix(c.k),
-                                                        .weights = weights.matrix(c.k),
-                                                        .experts = experts.list,
-                                                        .out = out.matrix(c.in),
-                                                        .first_expert = c.first,
-                                                        .num_experts = c.experts};
+  using Matrix = decltype(experts.list.front().down);
+  ExpertMlpArgs<T, Matrix> args{.x = x.matrix(c.in),
+                                .ids = ids.matrix(c.k),
+                                .weights = weights.matrix(c.k),
+                                .experts = experts.list,
+                                .out = out.matrix(c.in),
+                                .first_expert = c.first,
+                                .num_experts = c.experts};
   backend.run(args);
   out.download();
 
   Worst worst;
   std::vector<double> hidden(static_cast<std::size_t>(c.width)), of_hidden(hidden);
-  for (std::int64_t i = 0; i < c.n; ++i) {
+  for (std::int64_t i = 0; i < c.n; i += c.step) {
     std::vector<double> expected(static_cast<std::size_t>(c.in)), bound(expected), sizes(expected);
     for (std::int64_t s = 0; s < c.k; ++s) {
       const auto e = static_cast<std::size_t>(ids.host[static_cast<std::size_t>(i * c.k + s)]);
@@ -309,6 +309,15 @@ void expert_mlp_case(B& backend, const ExpertCase& c) {
   backend.run(args);
   x.download();
   REQUIRE(same_bits(x.host, out.host));
+}
+
+template <class T, class B>
+void expert_mlp_case(B& backend, const ExpertCase& c) {
+  INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.experts << ", "
+           << c.here << " here, from " << c.first << " on");
+  if (c.here > 0) expert_mlp_of_nan<T>(backend, c);
+  expert_mlp_case_of<T>(backend, c,
+                        TestExperts<B, T>(backend, c.experts, c.in, c.width, c.first, c.here));
 }
 
 template <class T, class B>

@@ -9,6 +9,7 @@
 #include "nanovllm/cuda/batch_invariant/batch_invariant_backend.cuh"
 #include "nanovllm/cuda/experts/fp8_ops.cuh"
 #include "nanovllm/cuda/experts/ops.cuh"
+#include "nanovllm/cuda/hopper/experts/tuning.hpp"
 #include "ops/expert_cases.hpp"
 
 using namespace nanovllm;
@@ -128,17 +129,108 @@ TEST_CASE("expert_mlp can be captured once it has run", "[ops][moe]") {
   }
 }
 
+namespace {
+
+/// Experts of random elements of e4m3, with a scale for each row and 128 columns. `gate_up` and
+/// `down` are elements times scales, rounded to bf16 if
+/// `rounded`. The scales are bf16, so that there is one rounding.
+template <class B>
+struct Fp8TestExperts {
+  struct Elements {
+    std::vector<float> host;
+    std::int64_t cols;
+    [[nodiscard]] double operator()(std::int64_t i, std::int64_t j) const {
+      return host[static_cast<std::size_t>(i * cols + j)];
+    }
+  };
+  std::vector<Elements> gate_up, down;
+  std::vector<Expert<typename B::Fp8Matrix>> list;
+
+  Fp8TestExperts(B& backend, const ops::ExpertCase& c, bool rounded)
+      : list(make_experts<typename B::Fp8Matrix>(c.here > 0 ? c.here : c.experts, c.in, c.width)) {
+    std::uint64_t seed = 300;
+    for (std::int64_t e = 0; e < c.experts; ++e) {
+      auto* const expert = c.has(e) ? &list[static_cast<std::size_t>(e - c.first)] : nullptr;
+      gate_up.push_back(fill(backend, expert == nullptr ? nullptr : &expert->gate_up, 2 * c.width,
+                             c.in, rounded, seed++));
+      down.push_back(fill(backend, expert == nullptr ? nullptr : &expert->down, c.in, c.width,
+                          rounded, seed++));
+    }
+  }
+
+ private:
+  static Elements fill(B& backend, typename B::Fp8Matrix* matrix, std::int64_t rows,
+                       std::int64_t cols, bool rounded, std::uint64_t seed) {
+    const std::int64_t groups = (cols + 127) / 128;
+    const auto values = ops::Array<B, float>::random(backend, rows * cols, seed, -448, 448).host;
+    std::vector<fp8_e4m3> bytes;
+    for (std::size_t i = 0; i < values.size(); ++i)  // subnormals, and all else
+      bytes.push_back(fp8_e4m3(std::ldexp(values[i], -static_cast<int>(i * 7 % 17))));
+    const auto scales =
+        ops::Array<B, bf16>::random(backend, rows * groups, seed, 0x1p-10, 0x1p-7).host;
+    const auto scale = [&](std::int64_t i, std::int64_t j) {
+      return static_cast<float>(scales[static_cast<std::size_t>(i * groups + j / 128)]);
+    };
+    Elements out{{}, cols};
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < cols; ++j) {
+        const float value =
+            static_cast<float>(bytes[static_cast<std::size_t>(i * cols + j)]) * scale(i, j);
+        out.host.push_back(rounded ? static_cast<float>(bf16(value)) : value);
+      }
+    }
+    if (matrix != nullptr) {
+      REQUIRE(backend.set_rows(*matrix, 0,
+                               Fp8Rows{.data = bytes.data(),
+                                       .rows = rows,
+                                       .columns = cols,
+                                       .stride = cols,
+                                       .group_columns = 128,
+                                       .scale = scale}));
+    }
+    return out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("expert_mlp is the formula of its contract by 8-bit floats on the GPU", "[ops][moe]") {
+  if (!test::has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  const bool is_hopper = test::Gpu().is_hopper();
+  for (const ops::ExpertCase c :
+       {ops::ExpertCase{1, 256, 128, 8, 4}, ops::ExpertCase{40, 200, 264, 4, 2},
+        // Enough rows for Hopper's kernel: one panel of K and less, an odd number, an even one;
+        // whole tiles of 128 rows and parts; extents that no block divides.
+        ops::ExpertCase{256, 128, 128, 2, 1}, ops::ExpertCase{64, 64, 40, 1, 1},
+        ops::ExpertCase{150, 200, 136, 3, 2}, ops::ExpertCase{200, 72, 40, 4, 2},
+        ops::ExpertCase{150, 456, 328, 3, 2}, ops::ExpertCase{130, 776, 8, 1, 1},
+        // All to the same experts; some of the experts alone.
+        ops::ExpertCase{300, 64, 264, 3, 1, true},
+        ops::ExpertCase{300, 128, 136, 4, 2, false, 1, 2},
+        ops::ExpertCase{300, 64, 264, 3, 1, true, 0, 2},
+        ops::ExpertCase{300, 64, 264, 3, 1, true, 1, 2},
+        // More tiles than blocks, several times.
+        ops::ExpertCase{12800, 520, 136, 8, 2, false, 0, 0, 101}}) {
+    INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.experts << ", "
+             << c.here << " here, from " << c.first << " on");
+    const bool rounded = is_hopper && nanovllm::cuda::suits_wide_experts(c.n * c.k, c.experts);
+    ops::expert_mlp_case_of<bf16>(backend, c, Fp8TestExperts<CudaBackend>(backend, c, rounded));
+  }
+}
+
 TEST_CASE("expert_mlp multiplies by 8-bit floats on the GPU", "[ops][moe]") {
   if (!test::has_gpu()) return;
   CudaBackend backend{BackendConfig{}};
   CpuBackend cpu{BackendConfig{}};
+  const bool is_hopper = test::Gpu().is_hopper();
   for (const ops::ExpertCase c :
        {ops::ExpertCase{1, 256, 128, 8, 4}, ops::ExpertCase{7, 256, 136, 5, 2},
         ops::ExpertCase{40, 200, 264, 4, 2}, ops::ExpertCase{150, 384, 128, 3, 3},
         ops::ExpertCase{90, 136, 72, 12, 1, true},
         // Columns of two ranks: ups and the last columns begin in the middle of a block.
         ops::ExpertCase{1, 320, 192, 4, 2}, ops::ExpertCase{16, 320, 192, 4, 2},
-        ops::ExpertCase{150, 320, 192, 3, 3}}) {
+        ops::ExpertCase{150, 320, 192, 3, 3}, ops::ExpertCase{400, 904, 328, 4, 2}}) {
     INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.experts);
     auto on_gpu = make_experts<CudaBackend::Fp8Matrix>(c.experts, c.in, c.width);
     auto on_cpu = make_experts<CpuBackend::Fp8Matrix>(c.experts, c.in, c.width);
@@ -190,8 +282,11 @@ TEST_CASE("expert_mlp multiplies by 8-bit floats on the GPU", "[ops][moe]") {
       error += (out[i] - expected[i]) * (out[i] - expected[i]);
       size += expected[i] * expected[i];
     }
-    // Three roundings to bfloat16, of h, y and the sum, each 2^-9 of an element at the most.
-    CHECK(std::sqrt(error / size) < 3 * 0x1p-9);
+    // Three roundings to bfloat16, of h, y and the sum, each 2^-9 of an element at the most. Many
+    // rows on Hopper: also those of the weights.
+    const bool is_wide = is_hopper && nanovllm::cuda::suits_wide_experts(c.n * c.k, c.experts);
+    CHECK(std::sqrt(error / size) < (is_wide ? 5 : 3) * 0x1p-9);
+    if (is_wide) continue;  // one row alone has another kernel
     for (std::int64_t i = 0; i < c.n; ++i) {
       auto one = args;
       one.x = one.x.slice(i, i + 1), one.ids = one.ids.slice(i, i + 1);

@@ -34,8 +34,9 @@ struct DenseTuning {
 ///   num_fp8_swiglu_forms(m, n)  how many forms its kernel has for gated layers of m rows by
 ///                 W [n, k] in 8-bit floats
 ///   suits_heads(m, n, k)  whether to time its kernel for all of `project_qkv`
-///   expert_tile_rows(pairs, experts)  pairs in a tile of its kernel for products of experts in
-///                 bfloat16, 0 where it has none for so many pairs of a token and a slot
+///   expert_tile_rows(pairs, experts)  pairs in a tile of its kernel for products of bfloat16 by
+///                 experts in bfloat16 or 8-bit floats, 0 where it has none for so many pairs of a
+///                 token and a slot
 template <class A>
 concept ArchitectureTables = requires(const DeviceFeatures& device, ProductKind kind,
                                       std::int64_t extent) {

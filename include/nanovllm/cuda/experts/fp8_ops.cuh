@@ -3,7 +3,9 @@
 ///
 /// Activations are multiplied as they are, in bfloat16, whatever their number: fewer bytes of
 /// weights are read, and no product is faster than bfloat16's. The sums of 128 columns are
-/// multiplied by their scale (grouped.cuh).
+/// multiplied by their scale (grouped.cuh). Only where experts have many rows and a kernel of the
+/// device's architecture multiplies are weights rounded: times their scale, to bfloat16
+/// (hopper/experts/fp8_weights.cuh).
 
 #include <cstdint>
 #include <span>
@@ -31,7 +33,7 @@ namespace nanovllm::cuda {
 }
 
 /// Contract: ops/expert_mlp.hpp. `in` and `width` are multiples of 8. A row's result depends on
-/// that row alone, bit for bit.
+/// that row and on which kernel multiplies, which follows from the number of rows.
 template <class State>
 void run_op(const ExpertMlpArgs<bf16, Fp8Matrix>& args, State& state) {
   expert_mlp<typename State::Architectures>(args, state);

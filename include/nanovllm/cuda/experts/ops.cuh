@@ -6,8 +6,8 @@
 /// and ups with SwiGLU behind (grouped.cuh), those by the down projections, and the sum over each
 /// token's experts (combine.cuh). Up to four tokens take two kernels (few.cuh). The host does not
 /// learn how tokens were routed, so that a step can be captured as a graph: grids have room for the
-/// most tiles that there may be, and blocks without one end at once. Experts with many rows in
-/// bfloat16 are multiplied by kernels of the device's architecture.
+/// most tiles that there may be, and blocks without one end at once. Experts with many rows, of
+/// bfloat16 or by 8-bit floats, are multiplied by kernels of the device's architecture.
 ///
 /// Gates and ups are not rounded; h and y are rounded to T. A row's result depends on that row and
 /// on which kernel multiplies, which follows from the number of rows: in batch-invariant mode it is

@@ -9,12 +9,12 @@
 /// in checkpoints whose scales are, w is what a checkpoint dequantised to bf16 has, bit for bit. A
 /// NaN among the elements is read as 480, as everywhere in products of e4m3.
 ///
-/// Two rings. Stages of bytes hold 128 columns of the block's rows of W and their scales: one thread
-/// has the copy engine fill them, ahead of their conversion and of the next item. The ring of
-/// kernel.cuh holds panels of 64 columns of x and bf16: for each panel all 256 threads wait until
-/// the stage is empty, start copying x, say that x of the panel before is there, wait for the bytes
-/// (of every other panel), convert, and say that W is there. So a stage becomes full by two arrivals
-/// of each of their warps, and a stage of bytes empty by one.
+/// Two rings. Stages of bytes hold 128 columns of the block's rows of W and their scales: one
+/// thread has the copy engine fill them, ahead of their conversion and of the next item. The ring
+/// of kernel.cuh holds panels of 64 columns of x and bf16: for each panel all 256 threads wait
+/// until the stage is empty, start copying x, say that x of the panel before is there, wait for the
+/// bytes (of every other panel), convert, and say that W is there. So a stage becomes full by two
+/// arrivals of each of their warps, and a stage of bytes empty by one.
 ///
 /// Nobody waits for a later panel: x of the last panel of an item is awaited before the next item.
 /// For panel i the stage of panel i - 3 must be empty, which the consumers leave as soon as they
