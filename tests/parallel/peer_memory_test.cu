@@ -39,6 +39,10 @@ namespace {
 
 __global__ void late_kernel(unsigned long long nanoseconds) { spend_time(nanoseconds); }
 
+/// The first launch of each loads its code.
+template <int kIndex>
+__global__ void first_used_kernel() {}
+
 int num_gpus() {
   const int count = num_devices();
   if (count < 2) std::cout << "skipped: " << count << " GPUs, 2 are needed\n";
@@ -267,7 +271,7 @@ TEST_CASE("rows with gaps are summed though they do not fit at once", "[peer][nc
 TEST_CASE("a sum with a norm behind it is that of a sum and a norm", "[peer][nccl]") {
   if (num_gpus() < 2) return;
   std::vector<int> num_fused(2, 0), num_wrong(2, 0);
-  auto ends = PeerMemory::make(2);
+  auto ends = PeerMemory::make(2, {.measures = false});
   CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
           for (const std::int64_t width : {64, 1024, 4096, 4100}) {
             for (const std::int64_t rows : {1, 9, 256, 600}) {
@@ -429,6 +433,29 @@ TEST_CASE("a sum beside other ops ends when the other rank does not come, or abo
   CHECK_THAT(errors[0], Catch::Matchers::Contains("another rank failed"));
 }
 
+TEST_CASE("a kernel that is launched first behind a sum does not keep the other rank from it",
+          "[peer][nccl]") {
+  if (num_gpus() < 2) return;
+  auto ends = PeerMemory::make(2, {.limit = 10, .measures = false, .min_overlapped_bytes = 1});
+  CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+          GpuArray<float> x(std::vector<float>(1024, 1.f)), residual(x.host), weight(x.host);
+          const MatrixView<float> rows(x.data(), {1, 1024});
+          if (!comm.overlaps_sum(rows)) return;
+          void (*const kernels[])() = {first_used_kernel<0>, first_used_kernel<1>,
+                                       first_used_kernel<2>, first_used_kernel<3>};
+          for (int i = 0; i < 4; ++i) {
+            const bool is_late = comm.rank() == i % 2;
+            if (is_late) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+            comm.begin_sum(rows, 1);
+            comm.finish_sum_add_norm(rows, MatrixView<float>(residual.data(), {1, 1024}),
+                                     VectorView<const float>(weight.data(), {1024}), 1e-6f, rows);
+            if (!is_late) kernels[i]<<<1, 1, 0, device.gpu.stream.get()>>>();
+          }
+          device.gpu.sync();
+          comm.throw_if_late();
+        }) == no_errors(2));
+}
+
 TEST_CASE("a rank that aborts releases one that waits for its sum, in a graph or not",
           "[peer][nccl]") {
   if (num_gpus() < 2) return;
@@ -502,7 +529,8 @@ TEST_CASE("a process that is a peer", "[.]") {
   if (std::getenv("PEER_TEST_RANK") == nullptr) return;
   const auto processes = std::make_shared<FileProcesses>();
   Device device(processes->rank());
-  PeerMemory comm = PeerMemory::join(processes, {.limit = 20, .min_overlapped_bytes = 1});
+  PeerMemory comm =
+      PeerMemory::join(processes, {.limit = 20, .measures = false, .min_overlapped_bytes = 1});
   comm.attach(device);
   std::cout << "rank " << comm.rank() << " in a process reaches its peer: " << comm.reaches_peers()
             << "\n";

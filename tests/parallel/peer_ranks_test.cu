@@ -11,12 +11,13 @@
 
 #if __has_include(<nccl.h>)
 
-/// Its kernels wait for three seconds. Sums of more than 128 rows are made beside other ops.
+/// Its kernels wait for three seconds; NCCL's, which a busy machine may choose, would not. Sums of more than 128 rows are made beside other ops.
 struct ImpatientPeers : nanovllm::PeerMemory {
   explicit ImpatientPeers(nanovllm::PeerMemory end) : nanovllm::PeerMemory(std::move(end)) {}
   static std::vector<ImpatientPeers> make(int num_ranks) {
     std::vector<ImpatientPeers> out;
-    for (auto& end : nanovllm::PeerMemory::make(num_ranks, {.limit = 3, .min_overlapped_bytes = 1}))
+    for (auto& end : nanovllm::PeerMemory::make(
+             num_ranks, {.limit = 3, .measures = false, .min_overlapped_bytes = 1}))
       out.emplace_back(std::move(end));
     return out;
   }
