@@ -125,7 +125,11 @@ run_tests() {
 run_preset() {
   local preset=$1 target=${2:-all}
   local options=("-DNANOVLLM_TEST_ALL=$all")
-  if [ "$preset" = cpu ]; then options+=("-DNANOVLLM_CLIENT_PYTHON=$client_python"); fi
+  if [ "$preset" = cpu ]; then
+    options+=("-DNANOVLLM_CLIENT_PYTHON=$client_python" -DNANOVLLM_TEST_BESIDE=)
+    # Most programs are compiled for one of the two.
+    if [[ " $presets " == *" cpu-asan "* ]]; then options+=(-DNANOVLLM_TEST_BESIDE=cpu-asan); fi
+  fi
   if ! stage "$preset: configure" cmake --preset "$preset" "${options[@]}"; then
     failed=$((failed + 1))
     return
