@@ -3,5 +3,4 @@
 
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/mesh.hpp"
-#include "nanovllm/parallel/peer/begun_sums.hpp"
 #include "nanovllm/parallel/thread_group.hpp"

@@ -132,8 +132,8 @@ TEST_CASE("expert_mlp can be captured once it has run", "[ops][moe]") {
 namespace {
 
 /// Experts of random elements of e4m3, with a scale for each row and 128 columns. `gate_up` and
-/// `down` are elements times scales, rounded to bf16 if
-/// `rounded`. The scales are bf16, so that there is one rounding.
+/// `down` are elements times scales, rounded to bf16 if `rounded`; the scales are bf16, so that
+/// nothing else is rounded.
 template <class B>
 struct Fp8TestExperts {
   struct Elements {

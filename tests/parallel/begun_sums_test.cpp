@@ -1,4 +1,4 @@
-#include "nanovllm/parallel/peer/begun_sums.hpp"
+#include "nanovllm/parallel/peer/begun_sums.cuh"
 
 #include <chrono>
 #include <cstdint>

@@ -11,7 +11,7 @@
 /// the sum, by a copy of its own: copies of one stream come one after the other.
 ///
 /// To finish, ranks in threads first wait on the host until the other one's copies are enqueued
-/// (begun_sums.hpp).
+/// (begun_sums.cuh).
 ///
 /// Both ranks begin and finish the same sums in the same order, and at most kMostUnderWay at a
 /// time. Why a place in memory is free when sum n is copied there: it held sum n - 4. This rank

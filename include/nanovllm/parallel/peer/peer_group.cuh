@@ -12,7 +12,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
-#include "nanovllm/parallel/peer/begun_sums.hpp"
+#include "nanovllm/parallel/peer/begun_sums.cuh"
 #include "nanovllm/parallel/peer/peer_view.cuh"
 
 namespace nanovllm {

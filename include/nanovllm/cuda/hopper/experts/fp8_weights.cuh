@@ -16,9 +16,10 @@
 /// bytes (of every other panel), convert, and say that W is there. So a stage becomes full by two
 /// arrivals of each of their warps, and a stage of bytes empty by one.
 ///
-/// Nobody waits for a later panel: x of the last panel of an item is awaited before the next item.
-/// For panel i the stage of panel i - 3 must be empty, which the consumers leave as soon as they
-/// have begun with panel i - 2, whose x was there before the producers waited.
+/// Why there is no deadlock. Before the producers fill a stage with panel i, they wait until the
+/// consumers have left panel i - 3. The consumers leave it once they have begun panel i - 2, and
+/// the producers have brought that whole before they wait. At the end of an item the producers
+/// finish its last panel before they begin the next item.
 ///
 /// Bytes moved in shared memory for a panel, besides those that wgmma reads: 16 KiB of x written,
 /// 16 KiB of e4m3 written and read, 32 KiB of bf16 written. Neither the loads nor the stores of a

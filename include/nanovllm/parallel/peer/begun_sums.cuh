@@ -1,5 +1,5 @@
 #pragma once
-/// How many sums of `CopiedSums` the ranks of a process have begun.
+/// How many sums of `CopiedSums` the ranks of a process have begun. For the host.
 ///
 /// A kernel must not wait for a copy that the other rank has yet to enqueue. The first launch of a
 /// kernel loads its code, for which the driver may wait until the device is idle, while it holds
