@@ -1,11 +1,11 @@
 #pragma once
 /// How many sums of `CopiedSums` the ranks of a process have begun. For the host.
 ///
-/// A kernel must not wait for a copy that the other rank has yet to enqueue. The first launch of a
-/// kernel loads its code, for which the driver may wait until the device is idle, while it holds
-/// the device's lock; and to enqueue a copy to a device takes that lock. So one rank's launch would
-/// wait for the other's copy, and that for the launch. Ranks in processes have locks of their own.
-/// Source: CUDA Programming Guide, "Lazy Loading", "Concurrent Execution".
+/// A kernel that waits for a copy is launched once the other rank has enqueued that copy. So it
+/// does not matter whether a CUDA call of the other rank waits for this device: the first launch
+/// of a kernel may do so, since it loads code. Source: CUDA Programming Guide, "Lazy Loading",
+/// "Concurrent Execution". It is a precaution: on H200s no call was seen to wait. Ranks in
+/// processes do without.
 
 #include <array>
 #include <atomic>

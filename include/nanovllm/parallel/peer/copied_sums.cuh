@@ -118,8 +118,11 @@ class CopiedSums {
     std::vector<std::uint32_t> words(kNumWords * kWordBytes / sizeof(std::uint32_t));
     for (std::size_t i = 0; i < words.size(); ++i)
       words[i] = static_cast<std::uint32_t>(i * sizeof(std::uint32_t) / kWordBytes);
-    cuda::check_cuda(cudaMemcpy(words_.data(), words.data(), words_.size(), cudaMemcpyHostToDevice),
-                     "cudaMemcpy");
+    // On the stream that copies from it: cudaMemcpy may return before it is there, and other
+    // streams do not wait.
+    cuda::check_cuda(cudaMemcpyAsync(words_.data(), words.data(), words_.size(),
+                                     cudaMemcpyHostToDevice, stream_.get()),
+                     "cudaMemcpyAsync");
   }
 
   /// Begins a sum of dense rows, behind what the context's stream has been given.
