@@ -1,5 +1,7 @@
 #include "nanovllm/cpu/linear/linear.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -273,4 +275,32 @@ TEST_CASE("operands that do not fit together are refused", "[linear]") {
   REQUIRE_THROWS_AS(
       cpu::linear(LinearArgs<float, PackedMatrix<float>>{x.view(), nullptr, y.view()}, Context{}),
       ShapeError);
+}
+
+TEST_CASE("threads take every panel once, and mostly the one behind the last", "[linear]") {
+  for (const std::int64_t count : {0, 1, 2, 3, 31, 128, 4748}) {
+    for (const int threads : {1, 2, 7}) {
+      CAPTURE(count, threads);
+      ThreadPool pool(threads);
+      std::vector<int> takes(static_cast<std::size_t>(count), 0);
+      std::atomic<std::int64_t> breaks{0}, callers{0};
+      cpu::detail::share_queue(Context{.pool = &pool}, count, [&](cpu::detail::IndexQueue& queue) {
+        ++callers;
+        cpu::detail::IndexQueue::Taker taker(queue);
+        std::int64_t last = -1;
+        for (std::int64_t i = taker.next(); i < queue.count(); last = i, i = taker.next()) {
+          ++takes[static_cast<std::size_t>(i)];
+          if (i != last + 1) ++breaks;
+        }
+        if (taker.next() != count) ++breaks;
+      });
+      CHECK(takes == std::vector<int>(static_cast<std::size_t>(count), 1));
+      CHECK(callers == std::min<std::int64_t>(count, threads));
+      // A range is a 2T-th of what is left, rounded up.
+      std::int64_t ranges = 0;
+      for (std::int64_t left = count; left > 0; left -= (left + 2 * threads - 1) / (2 * threads))
+        ++ranges;
+      CHECK(breaks <= ranges);
+    }
+  }
 }

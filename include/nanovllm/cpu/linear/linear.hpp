@@ -1,7 +1,7 @@
 #pragma once
 /// Dense layer on the CPU.
 ///
-/// Threads take pairs of weight panels (32 outputs) as they come free, so that a weight is read
+/// Threads take ranges of weight panels (32 outputs) as they come free, so that a weight is read
 /// from memory once per pass; a pass has as many rows of x as stay in a core's own cache.
 ///
 /// A row's result does not depend on the other rows, bit for bit: every instruction set uses one
@@ -117,9 +117,9 @@ void linear_interleaved(const LinearArgs<T, PackedMatrix<W>, Out>& args, const C
       interleave(args.x.slice(blocks.begin(b), blocks.begin(b + 1)), operands, x + b * block_size);
     }
   });
-  share_panels(context, weight, [&](PanelQueue<W>& queue) {
+  share_queue(context, weight.num_panels(), [&](IndexQueue& queue) {
     Tile tile;
-    queue.drain([&](const Panel<W>& panel, std::int64_t first) {
+    drain_panels(queue, weight, [&](const Panel<W>& panel, std::int64_t first) {
       const auto cols = static_cast<int>(std::min<std::int64_t>(kPanelRows, weight.rows() - first));
       for (std::int64_t b = 0; b < blocks.count; ++b) {
         const int rows = blocks.rows(b);
@@ -149,9 +149,9 @@ void linear_tiles(const LinearArgs<bf16, PackedMatrix<bf16>, Out>& args, const C
     op.x = copy;
     op.x_stride = padded;
   }
-  share_panels(context, weight, [&](PanelQueue<bf16>& queue) {
+  share_queue(context, weight.num_panels(), [&](IndexQueue& queue) {
     op.configure();
-    queue.drain([&](const Panel<bf16>& panel, std::int64_t first) {
+    drain_panels(queue, weight, [&](const Panel<bf16>& panel, std::int64_t first) {
       const auto width = std::min<std::int64_t>(kPanelRows, weight.rows() - first);
       op.multiply(panel, first, static_cast<int>(width));
     });

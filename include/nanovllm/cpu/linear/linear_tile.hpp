@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
 
@@ -66,29 +67,42 @@ void store_columns(const Tile& tile, int rows, int begin, int end, Out* y, std::
   }
 }
 
-/// Hands the panels of a weight out to threads, one by one.
-template <class T>
-class PanelQueue {
+/// Hands the numbers in [0, count) to T threads in ranges, each a 2T-th of what is left. So a
+/// thread reads long runs of weights in order, and the last ranges are short. Where two threads
+/// took panels in turn, they read weights of 4 bits at half the rate.
+class IndexQueue {
  public:
-  explicit PanelQueue(const PackedMatrix<T>& weight) : weight_(weight) {}
+  IndexQueue(std::int64_t count, std::int64_t num_threads)
+      : count_(count), parts_(2 * num_threads) {}
 
-  /// Calls `body(panel, first)` for panels that no other caller gets, until none is left; `first`
-  /// is the weight's row that the panel begins with. The next panel is claimed before this one is
-  /// worked on, so that it can be prefetched.
-  template <class Body>
-  void drain(const Body& body) {
-    for (std::int64_t index = claim(), next = 0; index < weight_.num_panels(); index = next) {
-      next = claim();
-      const std::int64_t ahead = next < weight_.num_panels() ? next - index : 0;
-      body(Panel<T>{weight_.panel(index), weight_.num_words(), ahead * weight_.panel_size()},
-           index * kPanelRows);
+  [[nodiscard]] std::int64_t count() const { return count_; }
+
+  /// What one thread takes.
+  class Taker {
+   public:
+    explicit Taker(IndexQueue& queue) : queue_(queue) {}
+
+    /// A number that no other call gives, or count() when there is none.
+    [[nodiscard]] std::int64_t next() {
+      if (next_ == end_) queue_.claim(next_, end_);
+      return next_ == end_ ? queue_.count_ : next_++;
     }
-  }
+
+   private:
+    IndexQueue& queue_;
+    std::int64_t next_ = 0, end_ = 0;
+  };
 
  private:
-  std::int64_t claim() { return unclaimed_.fetch_add(1, std::memory_order_relaxed); }
+  void claim(std::int64_t& begin, std::int64_t& end) {
+    begin = unclaimed_.load(std::memory_order_relaxed);
+    do {
+      end = begin + ceil_div(count_ - begin, parts_);
+    } while (begin != end &&
+             !unclaimed_.compare_exchange_weak(begin, end, std::memory_order_relaxed));
+  }
 
-  const PackedMatrix<T>& weight_;
+  const std::int64_t count_, parts_;
   std::atomic<std::int64_t> unclaimed_{0};
 };
 
@@ -100,13 +114,29 @@ void share(const Context& context, std::int64_t count, std::int64_t grain, const
                              [&](std::int64_t begin, std::int64_t end, int) { body(begin, end); });
 }
 
-/// Calls `body(queue)` on as many threads of `context` as the weight has panels for.
+/// Calls `body(queue)` with the numbers in [0, count) on as many threads of `context` as there are
+/// numbers.
+template <class Body>
+void share_queue(const Context& context, std::int64_t count, const Body& body) {
+  const std::int64_t threads =
+      std::min<std::int64_t>(context.pool == nullptr ? 1 : context.pool->num_threads(), count);
+  if (threads == 0) return;
+  IndexQueue queue(count, threads);
+  share(context, threads, 1, [&](std::int64_t, std::int64_t) { body(queue); });
+}
+
+/// Calls `body(panel, first)` for the panels that this thread takes, `first` being the weight's row
+/// that a panel begins with. The next panel is claimed before one is worked on, so that it can be
+/// prefetched.
 template <class T, class Body>
-void share_panels(const Context& context, const PackedMatrix<T>& weight, const Body& body) {
-  PanelQueue<T> queue(weight);
-  const std::int64_t threads = context.pool == nullptr ? 1 : context.pool->num_threads();
-  share(context, std::min(threads, weight.num_panels()), 1,
-        [&](std::int64_t, std::int64_t) { body(queue); });
+void drain_panels(IndexQueue& queue, const PackedMatrix<T>& weight, const Body& body) {
+  IndexQueue::Taker taker(queue);
+  for (std::int64_t index = taker.next(), next = 0; index < queue.count(); index = next) {
+    next = taker.next();
+    const std::int64_t ahead = next < queue.count() ? next - index : 0;
+    body(Panel<T>{weight.panel(index), weight.num_words(), ahead * weight.panel_size()},
+         index * kPanelRows);
+  }
 }
 
 }  // namespace nanovllm::cpu::detail

@@ -14,7 +14,6 @@
 /// fma(shift(g), Σ code of x, dot(g)). Sums of integers are exact in any order. So the result is
 /// the same, bit for bit, on every instruction set and for any number of rows.
 
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -32,24 +31,6 @@ struct IntPanel {
   const std::uint8_t* data;
   const half* shifts;  ///< or null
   std::int64_t groups;
-};
-
-/// Numbers in [0, count), each of which one caller gets.
-class IndexQueue {
- public:
-  explicit IndexQueue(std::int64_t count) : count_(count) {}
-
-  /// Calls `body(index)` until none is left.
-  template <class Body>
-  void drain(const Body& body) {
-    for (std::int64_t index = claim(); index < count_; index = claim()) body(index);
-  }
-
- private:
-  std::int64_t claim() { return unclaimed_.fetch_add(1, std::memory_order_relaxed); }
-
-  std::int64_t count_;
-  std::atomic<std::int64_t> unclaimed_{0};
 };
 
 /// Word `word` of a group of x: four codes.

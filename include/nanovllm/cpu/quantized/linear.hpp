@@ -35,10 +35,10 @@ void multiply_rows(const ActivationGroup* x, const IntMatrix<kBits>& weight, Mat
                    bool accumulate, const Context& context) {
   const std::int64_t groups = weight.num_groups(), n = y.extent(0);
   const RowBlocks blocks{n, ceil_div<std::int64_t>(n, Family::kMaxRows)};
-  IndexQueue queue(weight.num_panels());
-  const auto drain = [&] {
+  share_queue(context, weight.num_panels(), [&](IndexQueue& queue) {
     Tile tile;
-    queue.drain([&](std::int64_t index) {
+    IndexQueue::Taker taker(queue);
+    for (std::int64_t index = taker.next(); index < queue.count(); index = taker.next()) {
       const IntPanel panel{weight.panel(index), weight.shifts(index), groups};
       const std::int64_t first = index * kPanelRows;
       const auto cols = static_cast<int>(std::min<std::int64_t>(kPanelRows, weight.rows() - first));
@@ -47,11 +47,8 @@ void multiply_rows(const ActivationGroup* x, const IntMatrix<kBits>& weight, Mat
         Family::template multiply<kBits>(blocks.rows(b), x + begin * groups, groups, panel, tile);
         Family::store(tile, blocks.rows(b), cols, y.at(begin, first), y.strides[0], accumulate);
       }
-    });
-  };
-  const std::int64_t threads = context.pool == nullptr ? 1 : context.pool->num_threads();
-  share(context, std::min(threads, weight.num_panels()), 1,
-        [&](std::int64_t, std::int64_t) { drain(); });
+    }
+  });
 }
 
 #if defined(__x86_64__)
@@ -65,12 +62,11 @@ template <int kBits, class Out>
 void multiply_tiles(const ActivationGroup* x, const IntMatrix<kBits>& weight, MatrixView<Out> y,
                     bool accumulate, const Context& context) {
   const std::int64_t groups = weight.num_groups(), n = y.extent(0);
-  IndexQueue queue(weight.num_panels());
-  const std::int64_t threads = context.pool == nullptr ? 1 : context.pool->num_threads();
-  share(context, std::min(threads, weight.num_panels()), 1, [&](std::int64_t, std::int64_t) {
+  share_queue(context, weight.num_panels(), [&](IndexQueue& queue) {
     Tile tile;
     AmxInt::configure();
-    queue.drain([&](std::int64_t index) {
+    IndexQueue::Taker taker(queue);
+    for (std::int64_t index = taker.next(); index < queue.count(); index = taker.next()) {
       const IntPanel panel{weight.panel(index), weight.shifts(index), groups};
       const std::int64_t first = index * kPanelRows;
       const auto cols = static_cast<int>(std::min<std::int64_t>(kPanelRows, weight.rows() - first));
@@ -82,7 +78,7 @@ void multiply_tiles(const ActivationGroup* x, const IntMatrix<kBits>& weight, Ma
         avx512_store_tile(tile, static_cast<int>(row - begin), AmxInt::kRows, cols,
                           y.at(begin, first), y.strides[0], accumulate);
       }
-    });
+    }
     amx_release();
   });
 }
