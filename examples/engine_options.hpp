@@ -20,6 +20,7 @@ struct EngineOptions {
   NumberFormats formats;
   int tensor_parallel = 1;
   bool expert_parallel = false;
+  int expert_tensor_parallel = 1;
   int max_num_seqs = 256;
   int max_num_batched_tokens = 0;
   std::int64_t max_model_len = 0;
@@ -55,6 +56,10 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
       ->capture_default_str();
   app.add_flag("--enable-expert-parallel", options.expert_parallel,
                "ranks have whole experts of a mixture of experts, and not a part of each");
+  app.add_option("--expert-tensor-parallel-size", options.expert_tensor_parallel,
+                 "with --enable-expert-parallel: ranks that divide the columns of the same experts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--max-num-seqs", options.max_num_seqs, "sequences in a step at the most")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -90,6 +95,7 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
   EngineConfig config{.model = options.model,
                       .tensor_parallel = options.tensor_parallel,
                       .expert_parallel = options.expert_parallel,
+                      .expert_tensor_parallel = options.expert_tensor_parallel,
                       .max_num_seqs = options.max_num_seqs,
                       .host_kv_size = KvSize::blocks(options.host_kv_blocks),
                       .processes = std::move(processes),

@@ -29,6 +29,9 @@ struct EngineConfig {
   /// has whole ones, at least one. All else is divided as ever. A ConfigError for other models;
   /// with one rank it changes nothing.
   bool expert_parallel = false;
+  /// With `expert_parallel`: so many ranks that follow each other have the same experts and divide
+  /// the columns of each. Divides `tensor_parallel`, and "moe_intermediate_size".
+  int expert_tensor_parallel = 1;
   int device = 0;  ///< CUDA: ordinal of the first rank's device; the other ranks take the next ones
   /// CPU threads of all ranks, 4096 at most; unset: all of the machine's.
   std::optional<int> num_threads{};

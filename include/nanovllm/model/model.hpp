@@ -71,9 +71,9 @@ struct NetworkTemplate;
 /// same in all processes of a group; and `num_parameters(config)`, found likewise: how many weights
 /// the model has, or a little less. Sizes that neither the checkpoint nor the memory can hold are
 /// refused by it. `config.head`, a ModelHead (model/model_head.hpp), says that a checkpoint gives
-/// no tokens; `config.expert_parallel`, which is the engine's setting of that name and not in
-/// config.json; and `Model::kRunsOn<Elements, Backend>` (`runs_on`, model/registry.hpp), that a
-/// backend lacks what the model needs.
+/// no tokens; `config.expert_parallel` and `config.expert_tensor_parallel`, which are the engine's
+/// settings of these names and not in config.json; and `Model::kRunsOn<Elements, Backend>`
+/// (`runs_on`, model/registry.hpp), that a backend lacks what the model needs.
 template <class M>
 concept ModelLike = ModelConfigLike<typename M::Config> && requires {
   typename detail::NetworkTemplate<M::template Network>;

@@ -64,7 +64,9 @@ class ShapeDifferences {
 /// Divides sizes among the ranks of a group, and names all that cannot be.
 class RankShares {
  public:
-  explicit RankShares(int num_ranks) : num_ranks_(num_ranks) {}
+  /// @param setting  the engine's, which says how many ranks there are.
+  explicit RankShares(int num_ranks, const char* setting = "tensor_parallel")
+      : num_ranks_(num_ranks), setting_(setting) {}
 
   /// A rank's share of `size`.
   [[nodiscard]] std::int64_t divide(const char* field, std::size_t size) {
@@ -83,12 +85,13 @@ class RankShares {
 
   /// Throws ConfigError naming every size that the number of ranks does not divide.
   void raise() const {
-    check<ConfigError>(problems_.empty(), "tensor_parallel = ", num_ranks_, " does not divide ",
+    check<ConfigError>(problems_.empty(), setting_, " = ", num_ranks_, " does not divide ",
                        problems_);
   }
 
  private:
   int num_ranks_;
+  const char* setting_;
   std::string problems_;
 };
 

@@ -145,6 +145,25 @@ TEST_CASE("expert parallel ranks give what one rank gives", "[laws][moe][expert_
   }
 }
 
+TEST_CASE("ranks that divide experts and their columns give what one rank gives",
+          "[laws][moe][expert_parallel]") {
+  nlohmann::json json = model();
+  json["moe_intermediate_size"] = 30;
+  const MoeFiles even(json, 91);
+  const auto run_with = [&](int ranks, int columns, std::optional<int> most_tokens = {}) {
+    EngineConfig settings = config(ranks);
+    settings.model = even.path(), settings.expert_tensor_parallel = columns;
+    settings.expert_parallel = ranks > 1, settings.max_num_batched_tokens = most_tokens;
+    if (most_tokens) settings.max_num_seqs = 3;
+    return run(settings);
+  };
+  const std::vector<Trace> one = run_with(1, 1);
+  check_equal(run_with(4, 2), one);
+  check_equal(run_with(4, 2, 7), one);
+  check_equal(run_with(2, 2), one);  // all ranks have all experts
+  check_equal(run_with(6, 3), one);
+}
+
 TEST_CASE("expert parallel: chunked = whole, cached = uncached, alone = together",
           "[laws][moe][expert_parallel]") {
   EngineConfig settings = config(3);
@@ -269,6 +288,21 @@ TEST_CASE("what cannot be expert parallel is refused by name", "[moe][expert_par
   CHECK_THROWS_WITH(
       MoeEngine(four),
       Contains("expert_parallel: each of the 4 ranks must have an expert, but num_experts = 3"));
+  const auto with_columns = [&](int ranks, int number) {
+    EngineConfig out = config(ranks);
+    out.expert_tensor_parallel = number;
+    return out;
+  };
+  for (const int wrong : {0, -1, 3, 8}) {
+    CHECK_THROWS_WITH(
+        MoeEngine(with_columns(4, wrong)),
+        Contains(concat("expert_tensor_parallel must divide tensor_parallel = 4, got ", wrong)));
+  }
+  CHECK_THROWS_WITH(MoeEngine(with_columns(4, 2)), Contains("expert_tensor_parallel = 2 does not "
+                                                            "divide moe_intermediate_size = 29"));
+  columns.expert_tensor_parallel = 2;
+  CHECK_THROWS_WITH(MoeEngine(columns),
+                    Contains("expert_tensor_parallel = 2 needs expert_parallel"));
   EngineConfig heads = config(5);
   CHECK_THROWS_WITH(MoeEngine(heads), Contains("does not divide num_attention_heads = 12"));
   for (const int ranks : {1, 2}) {

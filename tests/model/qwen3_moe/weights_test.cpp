@@ -169,6 +169,40 @@ TEST_CASE("expert parallel, a rank has whole experts and no others", "[moe][weig
                     Contains("expert_parallel: each of the 2 ranks must have an expert"));
 }
 
+TEST_CASE("a mesh of ranks divides experts and their columns", "[moe][weights]") {
+  CpuBackend backend({.num_threads = 1});
+  nlohmann::json json = small();
+  json["num_attention_heads"] = json["num_key_value_heads"] = 4;
+  json["intermediate_size"] = 8;
+  const MoeFiles files(json, kSeed);
+  Qwen3MoeConfig config = Qwen3MoeConfig::load(files.path());
+  config.expert_parallel = true;
+  config.expert_tensor_parallel = 2;
+  // Ranks 0 and 1 have halves of expert 0, ranks 2 and 3 of experts 1 and 2.
+  for (const int rank : {0, 1, 2, 3}) {
+    CAPTURE(rank);
+    Weights weights(config, rank, 4);
+    weights.load(Checkpoint(files.path()), backend);
+    const Weights::Layer& layer = weights.layer(3);
+    REQUIRE(layer.experts.size() == (rank < 2 ? 1 : 2));
+    std::int64_t next = rank < 2 ? 0 : 1;
+    for (const auto& expert : layer.experts) {
+      const std::string name = "model.layers.3.mlp.experts." + std::to_string(next++) + ".";
+      const std::int64_t begin = rank % 2 * 3;
+      REQUIRE(expert.gate_up.rows() == 6);
+      check_part(expert.gate_up, 0, name + "gate_proj.weight", {6, 12}, begin, 3);
+      check_part(expert.gate_up, 3, name + "up_proj.weight", {6, 12}, begin, 3);
+      check_part(expert.down, 0, name + "down_proj.weight", {12, 6}, 0, 12, begin);
+    }
+  }
+  config.num_experts = 1;
+  CHECK_THROWS_WITH(Weights(config, 0, 4),
+                    Contains("expert_parallel: each of the 2 groups of ranks must have an expert"));
+  config.num_experts = 3, config.expert_tensor_parallel = 4;
+  CHECK_THROWS_WITH(Weights(config, 0, 4), Contains("expert_tensor_parallel = 4 does not divide "
+                                                    "moe_intermediate_size = 6"));
+}
+
 TEST_CASE("tensors of experts that are missing or too many are named", "[moe][weights]") {
   CpuBackend backend({.num_threads = 1});
   const MoeFiles files(small(), kSeed);

@@ -150,17 +150,22 @@ class Qwen3WeightsOf {
 
   /// This rank's rows (`dim` 0) or columns (1) of a matrix, `size` on each rank.
   [[nodiscard]] Shard share(int dim, std::int64_t size) const {
-    return {dim, shard_.rank * size, (shard_.rank + 1) * size};
+    return share(dim, size, shard_.rank);
+  }
+  /// Part `part` of them.
+  [[nodiscard]] static Shard share(int dim, std::int64_t size, int part) {
+    return {dim, part * size, (part + 1) * size};
   }
 
-  /// Lists a gated MLP whose tensors' names begin with `prefix`, of `width` in all: this rank's
-  /// columns, or all if the matrices have so many; none for matrices without rows and columns.
+  /// Lists a gated MLP whose tensors' names begin with `prefix`, of `width` in all: part `part` of
+  /// its columns, or all if the matrices have so many; none for matrices without rows and columns.
   template <class Matrix>
-  void list_gated(List& out, const std::string& prefix, std::int64_t width, Matrix& gate_up,
-                  Matrix& down) const {
+  void list_gated(List& out, const std::string& prefix, std::int64_t width, int part,
+                  Matrix& gate_up, Matrix& down) const {
     const std::int64_t own = down.cols();
     const bool whole = own == width;
-    const Shard rows = whole ? Shard{} : share(0, own), columns = whole ? Shard{} : share(1, own);
+    const Shard rows = whole ? Shard{} : share(0, own, part);
+    const Shard columns = whole ? Shard{} : share(1, own, part);
     out.add_matrix(prefix + "gate_proj.weight", {width, hidden()}, rows, gate_up);
     out.add_matrix(prefix + "up_proj.weight", {width, hidden()}, rows, gate_up, own);
     out.add_matrix(prefix + "down_proj.weight", {hidden(), width}, columns, down);
@@ -259,7 +264,7 @@ class Qwen3Weights : public Qwen3WeightsOf<Qwen3Weights<W, Backend, Kv>,
 
   void list_mlp(typename Base::List& out, const std::string& prefix, Layer& layer) {
     this->list_gated(out, prefix, static_cast<std::int64_t>(this->shape().intermediate_size),
-                     layer.gate_up, layer.down);
+                     this->shard().rank, layer.gate_up, layer.down);
   }
 };
 

@@ -23,8 +23,9 @@ struct Qwen3MoeConfig : Qwen3Config {
   std::vector<std::int64_t> mlp_only_layers{};  ///< layers without experts, in any order
   bool norm_topk_prob = false;                  ///< a token's weights add up to 1
   /// Ranks have whole experts, and not a part of each. Not of config.json, but of the engine
-  /// (EngineConfig::expert_parallel).
+  /// (EngineConfig::expert_parallel), as is the next.
   bool expert_parallel = false;
+  int expert_tensor_parallel = 1;  ///< ranks that divide the columns of the same experts
 
   /// Whether layer `i`, counted from 0, has experts: it is not listed, and i + 1 is a multiple of
   /// `decoder_sparse_step`.

@@ -198,6 +198,7 @@ struct Qwen3Moe {
                          {"moe_intermediate_size", config.moe_intermediate_size},
                          {"norm_topk_prob", config.norm_topk_prob ? 1 : 0},
                          {"expert_parallel", config.expert_parallel ? 1 : 0},
+                         {"expert_tensor_parallel", config.expert_tensor_parallel},
                          {"layers with experts", num_sparse_layers(config)}});
   return out;
 }

@@ -24,22 +24,27 @@ struct ExpertShare {
   std::int64_t first = 0;
   std::int64_t count = 0;
   std::int64_t width = 0;  ///< of each
+  int part = 0;            ///< of the columns of each: which one
 
-  /// The same columns of all of them or, if `config.expert_parallel`, whole ones that follow each
-  /// other; two ranks differ by one at the most. Throws ConfigError where "moe_intermediate_size"
-  /// cannot be divided, or where there are fewer experts than ranks.
-  ExpertShare(const Qwen3MoeConfig& config, int rank, int num_ranks)
-      : count(config.num_experts), width(config.moe_intermediate_size) {
-    if (config.expert_parallel) {
-      check<ConfigError>(count >= num_ranks, "expert_parallel: each of the ", num_ranks,
-                         " ranks must have an expert, but num_experts = ", count);
-      first = first_expert_of(rank, num_ranks, count);
-      count = first_expert_of(rank + 1, num_ranks, count) - first;
-    } else {
-      detail::RankShares shares(num_ranks);
-      width = shares.divide("moe_intermediate_size", static_cast<std::size_t>(width));
-      shares.raise();
-    }
+  /// The same columns of all experts or, if `config.expert_parallel`, of experts that follow each
+  /// other; two ranks differ by one expert at the most. Throws ConfigError where
+  /// "moe_intermediate_size" cannot be divided, or where there are fewer experts than parts.
+  ExpertShare(const Qwen3MoeConfig& config, int rank, int num_ranks) {
+    // A mesh (parallel/mesh.hpp): ranks of a group follow each other and have the same experts.
+    const int columns = config.expert_parallel ? config.expert_tensor_parallel : num_ranks;
+    const int group = rank / columns, num_groups = num_ranks / columns;
+    const std::int64_t all = config.num_experts;
+    check<ConfigError>(all >= num_groups, "expert_parallel: each of the ", num_groups,
+                       columns == 1 ? " ranks" : " groups of ranks",
+                       " must have an expert, but num_experts = ", all);
+    detail::RankShares shares(
+        columns, config.expert_parallel ? "expert_tensor_parallel" : "tensor_parallel");
+    width = shares.divide("moe_intermediate_size",
+                          static_cast<std::size_t>(config.moe_intermediate_size));
+    shares.raise();
+    part = rank % columns;
+    first = first_expert_of(group, num_groups, all);
+    count = first_expert_of(group + 1, num_groups, all) - first;
   }
 };
 
@@ -108,7 +113,7 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
   void list_mlp(typename Base::List& out, const std::string& prefix, Layer& layer) {
     if (layer.experts.empty()) {
       const auto width = static_cast<std::int64_t>(this->shape().intermediate_size);
-      return this->list_gated(out, prefix, width, layer.gate_up, layer.down);
+      return this->list_gated(out, prefix, width, this->shard().rank, layer.gate_up, layer.down);
     }
     out.add_matrix(prefix + "gate.weight", {num_experts_, this->hidden()}, {}, layer.router);
     for (std::int64_t e = 0; e < num_experts_; ++e) {
@@ -116,7 +121,7 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
       const bool is_here = own >= 0 && own < share_.count;
       // Of another rank's there are no rows and no columns here; its tensors must be there.
       auto* const expert = is_here ? &layer.experts[static_cast<std::size_t>(own)] : nullptr;
-      this->list_gated(out, concat(prefix, "experts.", e, "."), expert_width_,
+      this->list_gated(out, concat(prefix, "experts.", e, "."), expert_width_, share_.part,
                        is_here ? expert->gate_up : layer.gate_up,
                        is_here ? expert->down : layer.down);
     }
