@@ -62,9 +62,6 @@ template <class ModelConfig>
   const int columns = config.expert_tensor_parallel;
   check<ConfigError>(columns == 1 || config.expert_parallel, "expert_tensor_parallel = ", columns,
                      " needs expert_parallel");
-  check<ConfigError>(columns >= 1 && config.tensor_parallel % columns == 0,
-                     "expert_tensor_parallel must divide tensor_parallel = ",
-                     config.tensor_parallel, ", got ", columns);
   if constexpr (requires { model.expert_tensor_parallel = columns; }) {
     model.expert_tensor_parallel = columns;
   } else {

@@ -198,7 +198,10 @@ TEST_CASE("a mesh of ranks divides experts and their columns", "[moe][weights]")
   config.num_experts = 1;
   CHECK_THROWS_WITH(Weights(config, 0, 4),
                     Contains("expert_parallel: each of the 2 groups of ranks must have an expert"));
-  config.num_experts = 3, config.expert_tensor_parallel = 4;
+  config.num_experts = 3, config.expert_tensor_parallel = 0;
+  CHECK_THROWS_WITH(Weights(config, 0, 4),
+                    Contains("expert_tensor_parallel must divide tensor_parallel = 4, got 0"));
+  config.expert_tensor_parallel = 4;
   CHECK_THROWS_WITH(Weights(config, 0, 4), Contains("expert_tensor_parallel = 4 does not divide "
                                                     "moe_intermediate_size = 6"));
 }

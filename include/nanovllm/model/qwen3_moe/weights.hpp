@@ -28,10 +28,13 @@ struct ExpertShare {
 
   /// The same columns of all experts or, if `config.expert_parallel`, of experts that follow each
   /// other; two ranks differ by one expert at the most. Throws ConfigError where
-  /// "moe_intermediate_size" cannot be divided, or where there are fewer experts than parts.
+  /// "moe_intermediate_size" or the ranks cannot be divided, or there are fewer experts than parts.
   ExpertShare(const Qwen3MoeConfig& config, int rank, int num_ranks) {
     // A mesh (parallel/mesh.hpp): ranks of a group follow each other and have the same experts.
     const int columns = config.expert_parallel ? config.expert_tensor_parallel : num_ranks;
+    check<ConfigError>(columns >= 1 && num_ranks % columns == 0,
+                       "expert_tensor_parallel must divide tensor_parallel = ", num_ranks, ", got ",
+                       columns);
     const int group = rank / columns, num_groups = num_ranks / columns;
     const std::int64_t all = config.num_experts;
     check<ConfigError>(all >= num_groups, "expert_parallel: each of the ", num_groups,
