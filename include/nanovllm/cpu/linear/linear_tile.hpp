@@ -68,8 +68,8 @@ void store_columns(const Tile& tile, int rows, int begin, int end, Out* y, std::
 }
 
 /// Hands the numbers in [0, count) to T threads in ranges, each a 2T-th of what is left. So a
-/// thread reads long runs of weights in order, and the last ranges are short. Where two threads
-/// took panels in turn, they read weights of 4 bits at half the rate.
+/// thread reads long runs of weights in order, and the last ranges are short. Two threads that take
+/// panels in turn read weights of 4 bits up to twice as slowly (docs/quantization.md).
 class IndexQueue {
  public:
   IndexQueue(std::int64_t count, std::int64_t num_threads)
