@@ -10,9 +10,6 @@
 /// with the bits of `all_reduce_add_norm` (sum.cuh). Behind the rows comes a word, the number of
 /// the sum, by a copy of its own: copies of one stream come one after the other.
 ///
-/// To finish, ranks in threads first wait on the host until the other one's copies are enqueued
-/// (begun_sums.cuh).
-///
 /// Both ranks begin and finish the same sums in the same order, and at most kMostUnderWay at a
 /// time. Why a place in memory is free when sum n is copied there: it held sum n - 4. This rank
 /// begins sum n behind its finish of n - 2, for which the other rank had begun n - 2, behind its
@@ -106,8 +103,7 @@ class CopiedSums {
   /// when one has no memory for it.
   CopiedSums(const std::shared_ptr<Group>& group, Nccl& nccl, const cuda::Context& context,
              std::size_t bytes)
-      : group_(reset(group, nccl.rank())),
-        bytes_(align_up(bytes, kWordBytes)),
+      : bytes_(align_up(bytes, kWordBytes)),
         context_(context),
         rank_(nccl.rank()),
         words_(kNumWords * kWordBytes),
@@ -141,7 +137,6 @@ class CopiedSums {
     copy(x.data, slot(to, n), bytes);
     copy(words_.data() + word_of(n) * kWordBytes, word(to, n), kWordBytes);
     sent_[n % kMostUnderWay].record(stream_.get());
-    group_->begun_sums().count(rank_);
   }
 
   /// Finishes the oldest sum that has begun, of the rows `x`. `out` may be `x`.
@@ -152,7 +147,6 @@ class CopiedSums {
                       "finish_sum_add_norm: a sum must have begun, of rows of whole vectors, got ",
                       shape_string(x));
     const std::uint64_t n = num_finished_++;
-    if (group_->is_one_process()) group_->wait_for_sum(rank_, 1 - rank_, n);
     std::byte* const mine = buffers_.of(rank_);
     cuda::launch(wait_for_word_kernel<std::uint32_t>, {.grid = 1, .block = 32}, context_, view,
                  reinterpret_cast<const std::uint32_t*>(word(mine, n)),
@@ -167,11 +161,6 @@ class CopiedSums {
   }
 
  private:
-  /// This rank has begun no sum. The ranks meet afterwards, when buffers are exchanged.
-  [[nodiscard]] static std::shared_ptr<Group> reset(const std::shared_ptr<Group>& group, int rank) {
-    group->begun_sums().reset(rank);
-    return group;
-  }
   static constexpr std::size_t kNumSlots = 2 * kMostUnderWay;
   static constexpr std::size_t kWordBytes = 256;  ///< a word has a line of its own
   static constexpr std::size_t kNumWords = 255;   ///< all of which differ from 0xffffffff
@@ -189,7 +178,6 @@ class CopiedSums {
                      "cudaMemcpyAsync");
   }
 
-  std::shared_ptr<Group> group_;
   std::size_t bytes_;
   cuda::Context context_;
   int rank_;

@@ -12,7 +12,6 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
-#include "nanovllm/parallel/peer/begun_sums.cuh"
 #include "nanovllm/parallel/peer/peer_view.cuh"
 
 namespace nanovllm {
@@ -59,15 +58,6 @@ class Group {
     return ending_.data();
   }
 
-  [[nodiscard]] BegunSums& begun_sums() { return begun_sums_; }
-  /// Returns once `other`, a rank of this process, has begun more than `before` sums. Throws
-  /// CudaError, for `rank`, when the group has ended, which it does at the limit.
-  void wait_for_sum(int rank, int other, std::uint64_t before) {
-    if (!begun_sums_.wait(other, before, options_.limit, [&] { check_alive(rank); }))
-      *ending() = kLate;
-    check_alive(rank);
-  }
-
   /// Memory of a rank of this process, on the current device, which no other rank has written yet:
   /// all bits are 1. Throws CudaError without memory for it.
   [[nodiscard]] std::byte* make_buffer(std::size_t bytes) {
@@ -107,7 +97,6 @@ class Group {
   const int size_;
   const bool is_one_process_;
   const PeerOptions options_;
-  BegunSums begun_sums_;
   mutable std::mutex mutex_;  // guards what follows
   cuda::PinnedBuffer<std::uint32_t> ending_;
   std::vector<cuda::DeviceBuffer<std::byte>> buffers_;
