@@ -65,6 +65,8 @@ struct ReserveExpertMlpArgs {
 /// `experts` may be some of the layer's alone, as where ranks divide them. A slot whose expert is
 /// not among them adds nothing to the sum, whatever its weight; a row without any other is 0.
 ///
+/// With `accumulate`, out[i] = round(out[i] + what it would be without).
+///
 /// T is the activations' element, `Matrix` the backend's weight type. All experts have one shape.
 template <class T, class Matrix>
 struct ExpertMlpArgs {
@@ -72,9 +74,10 @@ struct ExpertMlpArgs {
   MatrixView<const std::int32_t> ids;       ///< [n, k], each in [0, all_experts())
   MatrixView<const float> weights;          ///< [n, k]
   std::span<const Expert<Matrix>> experts;  ///< in the host's memory; from `make_experts`
-  MatrixView<T> out;                        ///< [n, in]; may be x
+  MatrixView<T> out;                        ///< [n, in]; may be x unless `accumulate`
   std::int64_t first_expert = 0;            ///< experts[i] is the layer's first_expert + i
   std::int64_t num_experts = 0;             ///< of the layer; 0: there are no others
+  bool accumulate = false;
 
   /// How many experts the layer has, here and elsewhere.
   [[nodiscard]] std::int64_t all_experts() const {

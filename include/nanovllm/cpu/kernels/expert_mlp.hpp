@@ -51,6 +51,7 @@ struct ExpertInput;
 struct ExpertGateUp;
 struct ExpertHidden;
 struct ExpertResults;
+struct ExpertSum;
 
 /// y = the results of one expert for its rows [rows, in], without their weights. Scratch memory is
 /// the calling thread's, and not more than for some rows of x: as many as `linear` takes at a time.
@@ -103,8 +104,14 @@ void expert_mlp(const ExpertMlpArgs<T, Matrix>& args, const Context& context) {
   for (std::int64_t i = num_alone; i < order.num_touched; ++i) run(i, context);
   const auto sum = NANOVLLM_PICK(context.isa, sum_expert_rows<T>);
   detail::share(context, n, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      sum(y, in, order.places + i * k, args.weights.at(i), k, args.out.at(i));
+    for (std::int64_t i = begin; i < end; ++i) {
+      T* const out = args.out.at(i);
+      T* const to = args.accumulate ? detail::scratch<detail::ExpertSum, T>(in) : out;
+      sum(y, in, order.places + i * k, args.weights.at(i), k, to);
+      if (!args.accumulate) continue;
+      for (std::int64_t j = 0; j < in; ++j)
+        out[j] = T(static_cast<float>(out[j]) + static_cast<float>(to[j]));
+    }
   });
 }
 

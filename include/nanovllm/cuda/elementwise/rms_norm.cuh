@@ -84,17 +84,6 @@ __device__ __forceinline__ float vector_squares(uint4 x) {
   return sum_of_squares(a);
 }
 
-/// x + residual, rounded, which is also the residual's new value.
-template <class T>
-__device__ __forceinline__ uint4 add_vectors(uint4 x, uint4 residual) {
-  float a[kVecSize<T>], b[kVecSize<T>];
-  unpack<T>(x, a);
-  unpack<T>(residual, b);
-#pragma unroll
-  for (int i = 0; i < kVecSize<T>; ++i) a[i] = __fadd_rn(a[i], b[i]);
-  return pack<T>(a);
-}
-
 /// Σ of a row's squares. `squares` are those of vectors thread, thread + threads, … of the row.
 ///
 /// Let p[g] be the squares of vector 32 · g + lane, and w the number of warps that hold the row at
@@ -226,7 +215,7 @@ __global__ void __launch_bounds__(RmsNormTraits::kMaxThreads)
     uint4 x = load_first<kWhole>(problem.x.at(row, column), width - column);
     if constexpr (kAdd) {
       T* const residual = problem.residual.at(row, column);
-      x = detail::add_vectors<T>(x, load_first<kWhole>(residual, width - column));
+      x = add_vectors<T>(x, load_first<kWhole>(residual, width - column));
       store_first<kWhole>(residual, width - column, x);
     }
     sum += detail::vector_squares<T>(x);

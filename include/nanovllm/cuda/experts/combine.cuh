@@ -1,9 +1,10 @@
 #pragma once
 /// The sum over the experts of each token: out[i] = Σ_s weights[i, s] · y[i · k + s], in float32,
-/// in the order of slots, rounded once. Slots whose expert is elsewhere add nothing, and their rows
-/// of y are not read.
+/// in the order of slots, rounded once; or that added to out[i], and rounded again. Slots whose
+/// expert is elsewhere add nothing, and their rows of y are not read.
 ///
-/// Bytes moved: y [n · k, width] of the experts that are here once, out [n, width] once.
+/// Bytes moved: y [n · k, width] of the experts that are here once, out [n, width] once or, to add
+/// to it, twice.
 
 #include <cuda_runtime.h>
 
@@ -27,7 +28,7 @@ template <class T, bool kWhole, bool kPart>
 __global__ void __launch_bounds__(kElementwiseThreads)
     combine_experts_kernel(MatrixView<const T> y, MatrixView<const float> weights,
                            MatrixView<const std::int32_t> ids, LocalExperts local,
-                           MatrixView<T> out, RowVectors vectors) {
+                           MatrixView<T> out, bool accumulate, RowVectors vectors) {
   grid_dependency_launch();
   grid_dependency_wait();
   const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
@@ -45,7 +46,9 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 #pragma unroll
     for (int i = 0; i < kVecSize<T>; ++i) sum[i] = __fmaf_rn(weight, values[i], sum[i]);
   }
-  store_first<kWhole>(out.at(row, column), count, pack<T>(sum));
+  uint4 result = pack<T>(sum);
+  if (accumulate) result = add_vectors<T>(result, load_first<kWhole>(out.at(row, column), count));
+  store_first<kWhole>(out.at(row, column), count, result);
 }
 
 }  // namespace detail
@@ -55,13 +58,14 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 template <Element T>
 void combine_experts(const MatrixView<const T>& y, const MatrixView<const float>& weights,
                      const MatrixView<const std::int32_t>& ids, const LocalExperts& local,
-                     bool has_part, const MatrixView<T>& out, const Context& context) {
+                     bool has_part, const MatrixView<T>& out, bool accumulate,
+                     const Context& context) {
   const auto vectors = RowVectors::of<T>("expert_mlp", out.extent(0), out.extent(1));
   const bool whole = has_whole_rows(y) && has_whole_rows(out);
   const auto run = [&](auto part) {
     launch(whole ? detail::combine_experts_kernel<T, true, part>
                  : detail::combine_experts_kernel<T, false, part>,
-           elementwise_grid(vectors), context, y, weights, ids, local, out, vectors);
+           elementwise_grid(vectors), context, y, weights, ids, local, out, accumulate, vectors);
   };
   has_part ? run(std::true_type{}) : run(std::false_type{});
 }

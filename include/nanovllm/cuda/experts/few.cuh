@@ -3,7 +3,7 @@
 /// twice, a plan costs more time than it saves.
 ///
 ///   h[p] = silu(g) · u, a block for each pair p and 16 columns of h: the kernel of grouped.cuh
-///   out[i] = Σ_s weights[i, s] · (W[ids[i, s]] · h[i · k + s]) over the experts that are here
+///   out[i] (+)= Σ_s weights[i, s] · (W[ids[i, s]] · h[i · k + s]) over the experts that are here
 ///
 /// A block of the second owns 16 columns of out of one token. Each of its warps multiplies by these
 /// rows of another slot's expert, eight slots at a time; then the results are rounded and added in
@@ -105,7 +105,8 @@ struct FewPart : GroupedPart<FewBlock<W>, T, W> {
 /// kSharedBytes.
 template <class T, class W>
 __global__ void __launch_bounds__(FewBlock<W>::kThreads, FewBlock<W>::kBlocksPerSm)
-    few_experts_down_kernel(const GroupedOperands<T, W> p, MatrixView<const float> weights) {
+    few_experts_down_kernel(const GroupedOperands<T, W> p, MatrixView<const float> weights,
+                            bool accumulate) {
   using Block = FewBlock<W>;
   extern __shared__ uint4 few_experts_shared[];
   __shared__ typename Block::Results results;
@@ -152,7 +153,9 @@ __global__ void __launch_bounds__(FewBlock<W>::kThreads, FewBlock<W>::kBlocksPer
     const float weight = *static_cast<const volatile float*>(weights.at(part.token, s));
     sum = __fmaf_rn(weight, results[s][threadIdx.x], sum);
   }
-  p.y[part.token * p.y_stride + column] = from_float<T>(sum);
+  T& out = p.y[part.token * p.y_stride + column];
+  const T rounded = from_float<T>(sum);
+  out = accumulate ? from_float<T>(to_float(out) + to_float(rounded)) : rounded;
 }
 
 }  // namespace detail
@@ -173,14 +176,14 @@ void few_experts_gated(GroupedOperands<T, W> p, const Context& context) {
 /// slots]; `p.y` is [tokens, columns], and `p.ids` must be known as soon as the kernel may start.
 template <class T, class W>
 void few_experts_down(GroupedOperands<T, W> p, const MatrixView<const float>& weights,
-                      const Context& context) {
+                      bool accumulate, const Context& context) {
   using Block = detail::FewBlock<W>;
   p.row_blocks = ceil_div(p.n, std::int32_t{Block::kColumns});
   launch(detail::few_experts_down_kernel<T, W>,
          {.grid = static_cast<unsigned>(p.ids.extent(0) * p.row_blocks),
           .block = Block::kThreads,
           .shared_bytes = Block::kSharedBytes},
-         context, p, weights);
+         context, p, weights, accumulate);
 }
 
 }  // namespace nanovllm::cuda

@@ -133,7 +133,7 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
       few_experts_gated(grouped_operands(args.x, gate_up, hidden, k, args.ids, local, {}, false),
                         context);
       few_experts_down(grouped_operands(h, down, args.out, 1, args.ids, local, {}, true),
-                       args.weights, context);
+                       args.weights, args.accumulate, context);
       return;
     }
     if (whole) {
@@ -182,7 +182,7 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
     }
   }
   combine_experts(MatrixView<const T>(results), args.weights, args.ids, local, args.has_part(),
-                  args.out, context);
+                  args.out, args.accumulate, context);
 }
 
 }  // namespace detail

@@ -152,6 +152,17 @@ __device__ __forceinline__ void store_first(T* p, int count, uint4 v) {
   }
 }
 
+/// The sums of their elements, rounded.
+template <class T>
+__device__ __forceinline__ uint4 add_vectors(uint4 x, uint4 y) {
+  float a[kVecSize<T>], b[kVecSize<T>];
+  unpack<T>(x, a);
+  unpack<T>(y, b);
+#pragma unroll
+  for (int i = 0; i < kVecSize<T>; ++i) a[i] = __fadd_rn(a[i], b[i]);
+  return pack<T>(a);
+}
+
 /// Floats rounded to `T` and back; of 16-bit types an even number.
 template <Element T, int kCount>
 __device__ __forceinline__ void round_floats(float (&x)[kCount]) {

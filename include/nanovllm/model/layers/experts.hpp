@@ -88,15 +88,15 @@ class ExpertLayer {
     if constexpr (requires { context_.backend.reserve(args); }) context_.backend.reserve(args);
   }
 
-  /// out = the mixture for x, both [n, in]; out may be x. `router` is [num_experts, in]; `experts`
-  /// are those from `first_expert` on. Where ranks divide the experts, each by columns or the list
-  /// of them, it is this rank's part of a sum over all. `slots` and `counts` are as in
-  /// ops/route_experts.hpp.
+  /// out = the mixture for x, both [n, in], or with `accumulate` out += it, rounded before and
+  /// behind; out may be x if not. `router` is [num_experts, in]; `experts` are those from
+  /// `first_expert` on. Where ranks divide the experts, each by columns or the list of them, it is
+  /// this rank's part of a sum over all. `slots` and `counts` are as in ops/route_experts.hpp.
   template <class Router>
   void operator()(typename Context::ConstRows x, const Router& router,
                   std::span<const Expert<typename Context::Matrix>> experts,
-                  typename Context::Rows out, VectorView<const Slot> slots = {},
-                  VectorView<std::int64_t> counts = {}) {
+                  typename Context::Rows out, bool accumulate = false,
+                  VectorView<const Slot> slots = {}, VectorView<std::int64_t> counts = {}) {
     using A = typename Context::Activation;
     const std::int64_t n = x.extent(0), k = sizes_.experts_per_token;
     const MatrixView<float> logits(logits_.data(), {n, sizes_.num_experts});
@@ -116,7 +116,8 @@ class ExpertLayer {
                                                            .experts = experts,
                                                            .out = out,
                                                            .first_expert = sizes_.first_expert,
-                                                           .num_experts = sizes_.num_experts});
+                                                           .num_experts = sizes_.num_experts,
+                                                           .accumulate = accumulate});
   }
 
  private:

@@ -122,8 +122,7 @@ class ResidualStream {
         return;
       }
     }
-    const bool accumulate =
-        accumulates() && num_rows_ <= kMaxAccumulatedRows<typename Context::Backend, A>;
+    const bool accumulate = accumulates_now();
     context_.backend.run(LinearArgs<A, Matrix>{.x = x,
                                                .weight = &weight,
                                                .y = accumulate ? residual() : hidden(),
@@ -173,8 +172,14 @@ class ResidualStream {
     add(block(normed(parameters)), weight);
   }
 
-  /// residual += the sum over all ranks of what a block has written to `hidden()` itself.
-  void add_hidden() { sum_over_ranks({}); }
+  /// residual += the sum over all ranks of the result of a block that reads `hidden()` and is the
+  /// last to do so: block(out, accumulate) writes it to `out`, or adds it there.
+  template <class Block>
+  void add_result(const Block& block) {
+    const bool accumulate = accumulates_now();
+    block(accumulate ? residual() : hidden(), accumulate);
+    if (!accumulate) sum_over_ranks({});
+  }
 
   /// hidden() = norm of residual(), whatever was added before included.
   void norm(const NormParameters& parameters) {
@@ -217,6 +222,10 @@ class ResidualStream {
   }
 
  private:
+  /// Whether what is added to the residual in this step is added by its own kernel.
+  [[nodiscard]] bool accumulates_now() const {
+    return accumulates() && num_rows_ <= kMaxAccumulatedRows<typename Context::Backend, A>;
+  }
   /// hidden() becomes what the next norm adds, with `bias`, which all ranks have whole.
   void sum_over_ranks(VectorView<const typename Context::Weight> bias) {
     is_sum_due_ = kDefersSums;

@@ -54,9 +54,10 @@ class Qwen3MoeMlp {
   void operator()(Stream& stream, const Layer& layer) {
     if (layer.experts.empty()) return dense_(stream, layer);
     stream.norm(view_of(layer.post_norm));
-    experts_(stream.hidden(), layer.router, layer.experts, stream.hidden(), slots_,
-             counts_.of(layer_++));
-    stream.add_hidden();
+    stream.add_result([&](auto out, bool accumulate) {
+      experts_(stream.hidden(), layer.router, layer.experts, out, accumulate, slots_,
+               counts_.of(layer_++));
+    });
   }
 
   /// Of all steps so far. From any thread.
@@ -147,13 +148,14 @@ class Qwen3MoeNetwork
     using Layer = typename Weights::Layer;
     const StepLimits& limits = this->limits();
     const std::int64_t rows = limits.max_num_batched_tokens;
-    // Behind experts a sum waits to be added, and the norm stays a separate op.
-    return {
-        .list = {{Role::qkv, this->all(&Layer::qkv), Norm{}, false, rows},
-                 {Role::output, this->all(&Layer::o), Norm{}, this->stream().accumulates(), rows}},
-        .logits = {Role::plain, this->weights().lm_heads(), Norm{}, false, limits.max_num_seqs},
-        .kv_heads = {this->num_kv_heads(), this->head_dim()},
-        .max_seqs = limits.max_num_seqs};
+    const bool accumulates = this->stream().accumulates();  // else a norm adds, as an op of its own
+    const Norm norm =
+        accumulates ? this->stream().norm_of(view_of(this->weights().layer(0).input_norm)) : Norm{};
+    return {.list = {{Role::qkv, this->all(&Layer::qkv), norm, false, rows},
+                     {Role::output, this->all(&Layer::o), Norm{}, accumulates, rows}},
+            .logits = {Role::plain, this->weights().lm_heads(), Norm{}, false, limits.max_num_seqs},
+            .kv_heads = {this->num_kv_heads(), this->head_dim()},
+            .max_seqs = limits.max_num_seqs};
   }
 
   /// How many tokens each expert was chosen for, in all steps so far. From any thread.

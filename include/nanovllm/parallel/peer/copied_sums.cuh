@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kMaxRowVectors, 1)
     for (int i = 0; i < cuda::kVecSize<T>; ++i)
       first[i] = __fadd_rn(__fadd_rn(0.f, first[i]), second[i]);
     T* const residual = problem.residual.at(row, column);
-    x = cuda::detail::add_vectors<T>(cuda::pack<T>(first), cuda::load_vector(residual));
+    x = cuda::add_vectors<T>(cuda::pack<T>(first), cuda::load_vector(residual));
     cuda::store_vector(residual, x);
   }
   const float squares[1] = {cuda::detail::vector_squares<T>(x)};

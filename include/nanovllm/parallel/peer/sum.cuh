@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kMaxRowVectors, 1)
     }
     if (exists) {
       x = exchange_of(row).receive(x, patience);
-      x = cuda::detail::add_vectors<T>(x, residual);
+      x = cuda::add_vectors<T>(x, residual);
       cuda::store_vector(problem.residual.at(row, column), x);
     }
     const float squares[1] = {cuda::detail::vector_squares<T>(x)};
