@@ -77,7 +77,11 @@ __global__ void __launch_bounds__(32 * kRouteWarps) route_experts_kernel(RouteEx
       const std::uint64_t key = route_key(logit, expert);
       if (key < before && key > best) best = key;
     });
-    before = warp_reduce(best, Max{});
+    const auto high = static_cast<std::uint32_t>(best >> 32);
+    const std::uint32_t first = __reduce_max_sync(0xffffffffu, high);
+    const std::uint32_t second =
+        __reduce_max_sync(0xffffffffu, high == first ? static_cast<std::uint32_t>(best) : 0);
+    before = static_cast<std::uint64_t>(first) << 32 | second;
     const float logit = logit_of_key(before);
     if (s == 0) largest = logit;
     const float weight = expf(logit - largest);
