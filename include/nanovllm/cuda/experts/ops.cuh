@@ -4,10 +4,11 @@
 ///
 /// `expert_mlp` runs four kernels: which tokens each expert gets (plan.cuh), the products by gates
 /// and ups with SwiGLU behind (grouped.cuh), those by the down projections, and the sum over each
-/// token's experts (combine.cuh). Up to four tokens take two kernels (few.cuh). The host does not
-/// learn how tokens were routed, so that a step can be captured as a graph: grids have room for the
-/// most tiles that there may be, and blocks without one end at once. Experts with many rows, of
-/// bfloat16 or by 8-bit floats, are multiplied by kernels of the device's architecture.
+/// token's experts (combine.cuh). Up to four tokens take two kernels (few.cuh), and one token by
+/// 8-bit floats two others (one_token.cuh). The host does not learn how tokens were routed, so that
+/// a step can be captured as a graph: grids have room for the most tiles that there may be, and
+/// blocks without one end at once. Experts with many rows, of bfloat16 or by 8-bit floats, are
+/// multiplied by kernels of the device's architecture.
 ///
 /// Gates and ups are not rounded; h and y are rounded to T. A row's result depends on that row and
 /// on which kernel multiplies, which follows from the number of rows: in batch-invariant mode it is
@@ -21,12 +22,14 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/fp8.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/architecture.hpp"
 #include "nanovllm/cuda/experts/any_product.cuh"
 #include "nanovllm/cuda/experts/combine.cuh"
 #include "nanovllm/cuda/experts/few.cuh"
 #include "nanovllm/cuda/experts/grouped.cuh"
+#include "nanovllm/cuda/experts/one_token.cuh"
 #include "nanovllm/cuda/experts/plan.cuh"
 #include "nanovllm/cuda/experts/route.cuh"
 #include "nanovllm/cuda/experts/workspace.cuh"
@@ -129,12 +132,18 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
       sizeof(T) == 2 && has_whole_rows(args.x) && has_whole_rows(hidden) && has_whole_rows(results);
   if constexpr (sizeof(T) == 2) {
     if (whole && n <= kFewExpertTokens && k <= kFewExpertSlots && has_whole_rows(args.out)) {
-      const MatrixView<const T> h(hidden);
-      few_experts_gated(grouped_operands(args.x, gate_up, hidden, k, args.ids, local, {}, false),
-                        context);
-      few_experts_down(grouped_operands(h, down, args.out, 1, args.ids, local, {}, true),
-                       args.weights, args.accumulate, context);
-      return;
+      const auto by_gate_up =
+          grouped_operands(args.x, gate_up, hidden, k, args.ids, local, {}, false);
+      const auto by_down = grouped_operands(MatrixView<const T>(hidden), down, args.out, 1,
+                                            args.ids, local, {}, true);
+      if constexpr (std::same_as<W, fp8_e4m3>) {
+        if (n == 1) {
+          one_token_gated(by_gate_up, context);
+          return one_token_down(by_down, args.weights, args.accumulate, context);
+        }
+      }
+      few_experts_gated(by_gate_up, context);
+      return few_experts_down(by_down, args.weights, args.accumulate, context);
     }
     if (whole) {
       const int native_tokens = [&] {

@@ -54,6 +54,21 @@ __device__ __forceinline__ uint4 load_weight_or_zero(const void* p, bool wanted)
   return v;
 }
 
+/// The same of 8 bytes.
+__device__ __forceinline__ uint2 load_8_weights_or_zero(const void* p, bool wanted) {
+  uint2 v;
+  asm volatile(
+      "{\n\t"
+      ".reg .pred wanted;\n\t"
+      "setp.ne.b32 wanted, %3, 0;\n\t"
+      "mov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\t"
+      "@wanted ld.global.L1::no_allocate.L2::256B.v2.b32 {%0, %1}, [%2];\n\t"
+      "}"
+      : "=&r"(v.x), "=&r"(v.y)
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(wanted)));
+  return v;
+}
+
 /// A float from a shared address.
 __device__ __forceinline__ float load_float_from_shared(std::uint32_t address) {
   float x;

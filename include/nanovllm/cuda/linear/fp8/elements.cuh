@@ -1,9 +1,12 @@
 #pragma once
 /// 8-bit floats in registers: made from floats, and as operands of products of bf16.
 
+#include <bit>
 #include <cstdint>
 
+#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/fp8.hpp"
+#include "nanovllm/cuda/ptx/pair.cuh"
 
 namespace nanovllm::cuda {
 
@@ -18,6 +21,29 @@ __device__ __forceinline__ std::uint32_t pack_e4m3(float first, float second) {
   return out;
 #else
   return fp8_e4m3(first).bits | static_cast<std::uint32_t>(fp8_e4m3(second).bits) << 8;
+#endif
+}
+
+/// The values of the four e4m3 elements of a word.
+__device__ __forceinline__ void unpack_e4m3(std::uint32_t word, float& a, float& b, float& c,
+                                            float& d) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  std::uint32_t first, second;  // pairs of half
+  asm("{\n\t"
+      ".reg .b16 low, high;\n\t"
+      "mov.b32 {low, high}, %2;\n\t"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\n\t"
+      "cvt.rn.f16x2.e4m3x2 %1, high;\n\t"
+      "}"
+      : "=r"(first), "=r"(second)
+      : "r"(word));
+  const float2 low = unpack_pair<half>(first), high = unpack_pair<half>(second);
+  a = low.x, b = low.y, c = high.x, d = high.y;
+#else
+  const auto value = [&](int i) {
+    return static_cast<float>(std::bit_cast<fp8_e4m3>(static_cast<std::uint8_t>(word >> 8 * i)));
+  };
+  a = value(0), b = value(1), c = value(2), d = value(3);
 #endif
 }
 
