@@ -1,6 +1,7 @@
 // A layer of experts of Qwen3-30B-A3B, as tokens are routed evenly or by Zipf's law, in bfloat16 and
 // in 8-bit floats: the whole of `route_experts` and `expert_mlp`, and the router's choice alone.
-// Bytes are those of the experts that are touched. Argument: JSON file.
+// Bytes are those of the experts that are touched. Then Hopper's gated product of many rows as the
+// gate_up of a dense Qwen3-8B, beside cuBLASLt and `silu_mul`. Argument: JSON file.
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,11 @@
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/experts/fp8_ops.cuh"
 #include "nanovllm/cuda/experts/ops.cuh"
+#include "nanovllm/cuda/experts/plan.cuh"
+#include "nanovllm/cuda/experts/workspace.cuh"
+#include "nanovllm/cuda/hopper/experts/experts.cuh"
+#include "nanovllm/cuda/linear/dispatch/engine.cuh"
+#include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 
@@ -106,6 +112,75 @@ struct Bench {
     }
   }
 
+  /// The same product with SwiGLU behind it: as the one expert's of all tokens, and by parts.
+  void run_dense() {
+    if (context.compute_capability != 90) return;
+    constexpr std::int64_t kHidden = 4096, kIntermediate = 12288;
+    const cuda::DeviceMatrix<bf16> weight(2 * kIntermediate, kHidden);
+    cuda::DeviceBuffer<bf16> in(kMostRows * kHidden), gate_up(kMostRows * 2 * kIntermediate);
+    cuda::DeviceBuffer<bf16> h(kMostRows * kIntermediate);
+    cuda::detail::fill_noise(weight.data(), weight.rows() * weight.cols(), context);
+    cuda::detail::fill_noise(in.data(), static_cast<std::int64_t>(in.size()), context);
+    const std::vector<std::int32_t> zeros(kMostRows);
+    backend.upload(zeros.data(), ids.data(), zeros.size());
+    cuda::ExpertWorkspace workspace;
+    workspace.reserve(
+        {.max_rows = kMostRows, .experts_per_token = 1, .in = kHidden, .width = kIntermediate},
+        sizeof(bf16));
+    cuda::DenseEngine<cuda::DeviceArchitectures> engine;
+    const std::vector<const cuda::DeviceMatrix<bf16>*> weights{&weight};
+    const std::vector<std::int64_t> row_counts{1024, 2048, 8192};
+    cuda::DenseTuner(engine, context)
+        .template tune_linear<bf16, bf16>(weights, false, row_counts, std::chrono::seconds(2));
+    for (const std::int64_t n : row_counts) {
+      const MatrixView<const std::int32_t> all(ids.data(), {n, 1});
+      const MatrixView<const bf16> x_rows(in.data(), {n, kHidden});
+      const double flop = 4. * static_cast<double>(n) * kHidden * kIntermediate;
+      const std::string rows = std::to_string(n) + " tokens";
+      cuda::plan_experts(all, {0, 1}, cuda::kWideExpertTokens, workspace.plan(), context);
+      const Timing fused = time_in_graph(
+          context,
+          [&](int) {
+            cuda::wide_expert_product<true>(
+                cuda::GroupedOperands<bf16, bf16>{.x = x_rows.data,
+                                                  .weight = weight.data(),
+                                                  .y = h.data(),
+                                                  .x_stride = kHidden,
+                                                  .y_stride = kIntermediate,
+                                                  .weight_stride = kHidden,
+                                                  .expert_stride = 0,
+                                                  .divisor = 1,
+                                                  .n = kIntermediate,
+                                                  .k = kHidden,
+                                                  .row_blocks = 0,
+                                                  .ids = all,
+                                                  .local = {0, 1},
+                                                  .plan = workspace.plan(),
+                                                  .plan_is_ready = false},
+                1, cuda::max_expert_tiles(n, 1, cuda::kWideExpertTokens), workspace.maps(),
+                context);
+          },
+          4, 10);
+      report.add("8B gate_up as an expert's, " + rows, fused, 0, flop);
+      const MatrixView<bf16> y(gate_up.data(), {n, 2 * kIntermediate});
+      const auto product = [&](int) {
+        engine.run(
+            LinearArgs<bf16, cuda::DeviceMatrix<bf16>>{.x = x_rows, .weight = &weight, .y = y},
+            context);
+      };
+      report.add("8B gate_up by cuBLASLt, " + rows, time_in_graph(context, product, 4, 10), 0,
+                 flop);
+      const Timing parts = time_in_graph(
+          context,
+          [&](int i) {
+            product(i);
+            backend.run(SiluMulArgs<bf16>{.gate_up = y, .out = {h.data(), {n, kIntermediate}}});
+          },
+          4, 10);
+      report.add("the same and silu_mul, " + rows, parts, 0, flop);
+    }
+  }
+
   void run_all() {
     cuda::detail::fill_noise(x.data(), static_cast<std::int64_t>(x.size()), context);
     constexpr double kElements = 3. * kIn * kWidth;
@@ -115,6 +190,7 @@ struct Bench {
       const Timing us = time_in_graph(context, [&](int) { backend.run(route(n)); });
       report.add("route_experts, " + std::to_string(n) + " tokens", us, 0, 0);
     }
+    run_dense();
   }
 };
 
