@@ -160,24 +160,23 @@ __global__ void __launch_bounds__(OneTokenBlock::kThreads, OneTokenBlock::kBlock
   const int column = static_cast<int>(blockIdx.x) * OneTokenBlock::kWarps + warp;
   const int slots = static_cast<int>(p.ids.extent(1));
   float total = 0.f;
-  bool has_waited = false;
   for (int first_slot = 0; first_slot < slots; first_slot += kSlots) {
     OneTokenRows<kSlots, kSpans> rows;
-#pragma unroll
-    for (int s = 0; s < kSlots; ++s) {
-      const bool exists = first_slot + s < slots && column < p.n;
-      rows.expert[s] = exists ? p.expert_of(0, first_slot + s) : -1;
-      rows.row[s] = column;
-    }
-    float weight = 0.f;  // of slot lane / 4
+    float weight = 0.f;  // of slot lane / 4, if its expert is here
+    const int slot = first_slot + lane / 4;
+    if (slot < slots && p.expert_of(0, slot) >= 0)
+      weight = *static_cast<const volatile float*>(weights.at(0, slot));
     for (int first = 0; first < p.k; first += kSpans * OneTokenBlock::kSpan) {
+#pragma unroll
+      for (int s = 0; s < kSlots; ++s) {
+        const bool exists = first_slot + s < slots && column < p.n;
+        rows.expert[s] = exists ? p.expert_of(0, first_slot + s) : -1;
+        rows.row[s] = column;
+      }
       rows.load(p, first);
-      if (first == 0 && first_slot + lane / 4 < slots)
-        weight = *static_cast<const volatile float*>(weights.at(0, first_slot + lane / 4));
-      if (!has_waited) {
+      if (first + first_slot == 0) {
         grid_dependency_launch();
         grid_dependency_wait();
-        has_waited = true;
       }
 #pragma unroll
       for (int s = 0; s < kSlots; ++s) {
@@ -195,8 +194,7 @@ __global__ void __launch_bounds__(OneTokenBlock::kThreads, OneTokenBlock::kBlock
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) {
       const float of_slot = __shfl_sync(0xffffffffu, y, 4 * s);
-      const float by = __shfl_sync(0xffffffffu, weight, 4 * s);
-      if (rows.expert[s] >= 0) total = __fmaf_rn(by, of_slot, total);
+      total = __fmaf_rn(__shfl_sync(0xffffffffu, weight, 4 * s), of_slot, total);
     }
   }
   if (lane != 0 || column >= p.n) return;
