@@ -9,8 +9,8 @@
 /// way at once, and so waits for memory once. Products are in float32. Rounding is that of few.cuh,
 /// the order of sums another.
 ///
-/// Bytes moved: the rows of each chosen expert once; x and h once for each warp, from L1 and L2; out
-/// once.
+/// Bytes moved: the rows of each chosen expert once; x and h once for each warp, from L1 and L2;
+/// out once.
 
 #include <cuda_runtime.h>
 
