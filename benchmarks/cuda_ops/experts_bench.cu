@@ -116,7 +116,7 @@ struct Bench {
   void run_dense() {
     if (context.compute_capability != 90) return;
     constexpr std::int64_t kHidden = 4096, kIntermediate = 12288;
-    const cuda::DeviceMatrix<bf16> weight(2 * kIntermediate, kHidden);
+    cuda::DeviceMatrix<bf16> weight(2 * kIntermediate, kHidden);
     cuda::DeviceBuffer<bf16> in(kMostRows * kHidden), gate_up(kMostRows * 2 * kIntermediate);
     cuda::DeviceBuffer<bf16> h(kMostRows * kIntermediate);
     cuda::detail::fill_noise(weight.data(), weight.rows() * weight.cols(), context);
