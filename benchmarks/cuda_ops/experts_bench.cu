@@ -4,6 +4,7 @@
 // gate_up of a dense Qwen3-8B, beside cuBLASLt and `silu_mul`. Argument: JSON file.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <string>

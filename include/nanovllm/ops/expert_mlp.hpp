@@ -74,7 +74,7 @@ struct ExpertMlpArgs {
   MatrixView<const std::int32_t> ids;       ///< [n, k], each in [0, all_experts())
   MatrixView<const float> weights;          ///< [n, k]
   std::span<const Expert<Matrix>> experts;  ///< in the host's memory; from `make_experts`
-  MatrixView<T> out;                        ///< [n, in]; may be x unless `accumulate`
+  MatrixView<T> out;                        ///< [n, in]; may be x
   std::int64_t first_expert = 0;            ///< experts[i] is the layer's first_expert + i
   std::int64_t num_experts = 0;             ///< of the layer; 0: there are no others
   bool accumulate = false;
