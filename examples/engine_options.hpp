@@ -21,6 +21,7 @@ struct EngineOptions {
   int tensor_parallel = 1;
   bool expert_parallel = false;
   int expert_tensor_parallel = 1;
+  bool disable_custom_all_reduce = false;
   int max_num_seqs = 256;
   int max_num_batched_tokens = 0;
   std::int64_t max_model_len = 0;
@@ -60,6 +61,8 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
                  "with --enable-expert-parallel: ranks that divide the columns of the same experts")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_flag("--disable-custom-all-reduce", options.disable_custom_all_reduce,
+               "GPUs add by NCCL alone, and not through each other's memory");
   app.add_option("--max-num-seqs", options.max_num_seqs, "sequences in a step at the most")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -100,6 +103,7 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
                       .host_kv_size = KvSize::blocks(options.host_kv_blocks),
                       .processes = std::move(processes),
                       .on_load = load_progress_line()};
+  if (options.disable_custom_all_reduce) config.peers.max_bytes = 0;
   if (options.num_threads != 0) config.num_threads = options.num_threads;
   if (options.max_num_batched_tokens != 0)
     config.max_num_batched_tokens = options.max_num_batched_tokens;

@@ -29,9 +29,13 @@ struct CudaPolicy : DefaultPolicy {
   static constexpr KvConfig kv{.block_size = 64};
 };
 
-/// `CudaPolicy` with all tiers. An engine of it needs full_policy.hpp.
+/// `CudaPolicy` with all tiers, and sums over ranks through the memory of peers. An engine of it
+/// needs full_policy.hpp.
 struct CudaFullPolicy : CudaPolicy {
   using Tiers = DiskTier;
+#if __has_include(<nccl.h>)
+  using Communicator = PeerMemory;
+#endif
 };
 
 /// `CudaPolicy` in float32: for tests, and where the last digit counts.

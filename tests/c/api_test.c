@@ -36,6 +36,7 @@ static void check_layout(void) {
   CHECK_FIELD(nvllm_engine_config, seed, 104);
   CHECK_FIELD(nvllm_engine_config, step_timeout_seconds, 120);
   CHECK_FIELD(nvllm_engine_config, expert_parallel, 128);
+  CHECK_FIELD(nvllm_engine_config, disable_custom_all_reduce, 132);
   CHECK(sizeof(nvllm_engine_config) >= 136);
   CHECK_FIELD(nvllm_sampling_params, seed, 8);
   CHECK_FIELD(nvllm_sampling_params, temperature, 24);
@@ -543,7 +544,7 @@ static void check_refusals(nvllm_engine* engine, const char* model) {
   CHECK_CONFIG(NVLLM_ERROR_CONFIG, "num_threads", num_threads, 100000);
   CHECK_CONFIG(NVLLM_ERROR_CONFIG, "tensor_parallel", tensor_parallel, 3);
   CHECK_CONFIG(invalid, "expert_parallel must be 0 or 1, got 2", expert_parallel, 2);
-  CHECK_CONFIG(NVLLM_ERROR_UNSUPPORTED, "reserved_end", reserved_end, 1);
+  CHECK_CONFIG(invalid, "disable_custom_all_reduce", disable_custom_all_reduce, -1);
   CHECK_CONFIG(NVLLM_ERROR_CONFIG, "expert_parallel is set, but this model has no experts",
                expert_parallel, 1);
   CHECK_CONFIG(NVLLM_ERROR_CONFIG, "", kv_bytes, 1);

@@ -168,6 +168,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK(config.max_num_seqs == defaults.max_num_seqs);
   CHECK(config.tensor_parallel == defaults.tensor_parallel);
   CHECK_FALSE(config.expert_parallel);
+  CHECK(config.peers.max_bytes == defaults.peers.max_bytes);
   CHECK(config.disk_kv_bytes == defaults.disk_kv_bytes);
   CHECK(config.prefix_caching);
   CHECK_FALSE(config.kv_size);
@@ -181,6 +182,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   c.device_index = 2;
   c.tensor_parallel = 4;
   c.expert_parallel = 1;
+  c.disable_custom_all_reduce = 1;
   c.num_threads = 3;
   c.max_num_seqs = 5;
   c.max_num_batched_tokens = 64;
@@ -202,6 +204,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK(config.device == 2);
   CHECK(config.tensor_parallel == 4);
   CHECK(config.expert_parallel);
+  CHECK(config.peers.max_bytes == 0);
   CHECK(config.num_threads == 3);
   CHECK(config.max_num_seqs == 5);
   CHECK(config.max_num_batched_tokens == 64);

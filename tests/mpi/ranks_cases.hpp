@@ -160,6 +160,11 @@ TEST_CASE("processes that do not fit together say so on all ranks, before anythi
     config.max_num_seqs = is_odd ? 9 : 8;
     CHECK_THAT(refusal(config), Contains("max_num_seqs is 9 on rank 1 and 8 on rank 0"));
   }
+  SECTION("how peers add") {
+    config.peers.max_bytes = is_odd ? 0 : 8192;
+    CHECK_THAT(refusal(config),
+               Contains("PeerOptions::max_bytes is 0 on rank 1 and 8192 on rank 0"));
+  }
   SECTION("the model") {
     if (is_odd) config.model = model_directory("group4_untied_sharded");
     CHECK_THAT(refusal(config), Contains("hidden_size is"));

@@ -105,6 +105,22 @@ class LateGroup : public NormingGroup {
   std::deque<MatrixView<float>> under_way_;
 };
 
+/// Takes options of peers, and keeps those that it was last made with.
+struct OptionsGroup : NormingGroup {
+  explicit OptionsGroup(NormingGroup group) : NormingGroup(std::move(group)) {}
+  static std::vector<OptionsGroup> make(int num_ranks, const PeerOptions& given = {}) {
+    options = given;
+    std::vector<OptionsGroup> out;
+    for (NormingGroup& end : NormingGroup::make(num_ranks)) out.emplace_back(std::move(end));
+    return out;
+  }
+  inline static PeerOptions options{};
+};
+
+struct OptionsPolicy : FullFloat32Policy {
+  using Communicator = OptionsGroup;
+};
+
 struct LatePolicy : FullFloat32Policy {
   using Communicator = LateGroup;
 };
@@ -151,4 +167,16 @@ TEST_CASE("sums of halves of a step beside other ops are those of the step", "[r
       CHECK(got[i].logprobs == expected[i].logprobs);
     }
   }
+}
+
+TEST_CASE("a communicator that takes options of peers gets the engine's, after a reset too",
+          "[ranks]") {
+  EngineConfig config = ranks_config("fairytale", 2);
+  config.peers = {.max_bytes = 0, .limit = 7};
+  Engine<AnyModel, OptionsPolicy> engine(config);
+  CHECK(OptionsGroup::options.max_bytes == 0);
+  CHECK(OptionsGroup::options.limit == 7);
+  OptionsGroup::options = {};
+  engine.reset();
+  CHECK(OptionsGroup::options.limit == 7);
 }

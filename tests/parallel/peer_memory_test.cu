@@ -249,6 +249,23 @@ TEMPLATE_TEST_CASE("sums and columns of peers, at once and from a graph", "[peer
   }
 }
 
+TEST_CASE("without memory for peers NCCL has all sums", "[peer][nccl]") {
+  if (num_gpus() < 2) return;
+  auto ends = PeerMemory::make(2, {.max_bytes = 0, .min_overlapped_bytes = 1});
+  std::vector<int> num_wrong(2, 0);
+  CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+          GpuArray<float> x(std::vector<float>(4096, 1.f + comm.rank())), norm(x.host), out(x.host);
+          const MatrixView<float> sum(x.data(), {4, 1024}), residual(norm.data(), {4, 1024});
+          const VectorView<const float> weight(out.data(), {1024});
+          check(!comm.reaches_peers() && !comm.overlaps_sum(sum), "memory of peers is used");
+          check(!comm.all_reduce_add_norm(sum, residual, weight, 1e-6f, sum), "a sum was normed");
+          device.gpu.sync();
+          x.download();
+          for (const float value : x.host) num_wrong[comm.rank()] += value != 3.f;
+        }) == no_errors(2));
+  CHECK(num_wrong == std::vector<int>(2, 0));
+}
+
 TEST_CASE("rows with gaps are summed though they do not fit at once", "[peer][nccl]") {
   if (num_gpus() < 2) return;
   constexpr std::int64_t kRows = 50, kWidth = 100, kStride = 128;
@@ -366,7 +383,8 @@ TEST_CASE("sums beside other ops have the bits of a sum with a norm behind it", 
 }
 
 TEST_CASE("a sum beside other ops has room, and what cannot be is refused", "[peer][nccl]") {
-  for (const std::int64_t bytes : {std::int64_t{4096}, std::int64_t{12288}, std::int64_t{1} << 23})
+  for (const std::int64_t bytes :
+       {std::int64_t{-8192}, std::int64_t{4096}, std::int64_t{12288}, std::int64_t{1} << 23})
     CHECK_THROWS_AS(PeerMemory::make(2, {.max_bytes = bytes}), ConfigError);
   if (num_gpus() < 2) return;
   auto ends = PeerMemory::make(2, {.measures = false, .min_overlapped_bytes = 1});

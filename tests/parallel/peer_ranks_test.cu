@@ -26,12 +26,9 @@ struct ImpatientPeers : nanovllm::PeerMemory {
 struct PeerFloat32Policy : nanovllm::CudaFullFloat32Policy {
   using Communicator = ImpatientPeers;
 };
-struct PeerPolicy : nanovllm::CudaFullPolicy {
-  using Communicator = nanovllm::PeerMemory;
-};
 using BackendFloat32 = PeerFloat32Policy;
-using BackendBfloat16 = PeerPolicy;
-static constexpr int kFailures = 12;  // each kind on each rank, twice
+using BackendBfloat16 = nanovllm::CudaFullPolicy;  // its Communicator is PeerMemory
+static constexpr int kFailures = 12;               // each kind on each rank, twice
 static constexpr double kFloat32Bound = 1e-4;
 
 static bool ranks_present(int num_ranks) {

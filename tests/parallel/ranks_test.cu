@@ -1,10 +1,19 @@
-// Tensor-parallel ranks on GPUs.
+// Tensor-parallel ranks on GPUs, joined by NCCL alone.
 
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/full_policy.hpp"
 
+#if __has_include(<nccl.h>)
+template <class Policy>
+struct OverNccl : Policy {
+  using Communicator = nanovllm::Nccl;
+};
+using BackendFloat32 = OverNccl<nanovllm::CudaFullFloat32Policy>;
+using BackendBfloat16 = OverNccl<nanovllm::CudaFullPolicy>;
+#else
 using BackendFloat32 = nanovllm::CudaFullFloat32Policy;
 using BackendBfloat16 = nanovllm::CudaFullPolicy;
+#endif
 static constexpr int kFailures = 12;  // each kind on each rank, twice
 static constexpr double kFloat32Bound = 1e-4;
 

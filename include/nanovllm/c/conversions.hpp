@@ -161,7 +161,6 @@ struct EngineChoice {
 [[nodiscard]] inline EngineChoice read_engine_config(const nvllm_engine_config* given) {
   const nvllm_engine_config c = read_struct(given);
   check_reserved(c.reserved, "nvllm_engine_config");
-  check_reserved(c.reserved_end, "nvllm_engine_config", "reserved_end");
   check_pointer(c.model, "model");
   EngineChoice out;
   if (c.device != nullptr) out.device = c.device;
@@ -184,6 +183,8 @@ struct EngineChoice {
   config.device = c.device_index;
   if (c.tensor_parallel != 0) config.tensor_parallel = c.tensor_parallel;
   config.expert_parallel = read_flag(c.expert_parallel, "expert_parallel");
+  if (read_flag(c.disable_custom_all_reduce, "disable_custom_all_reduce"))
+    config.peers.max_bytes = 0;
   if (c.num_threads != 0) config.num_threads = c.num_threads;
   if (c.max_num_seqs != 0) config.max_num_seqs = c.max_num_seqs;
   if (c.max_num_batched_tokens != 0) config.max_num_batched_tokens = c.max_num_batched_tokens;

@@ -13,6 +13,7 @@
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/expert_load.hpp"
+#include "nanovllm/parallel/peer/options.hpp"
 
 namespace nanovllm {
 
@@ -32,6 +33,9 @@ struct EngineConfig {
   /// With `expert_parallel`: so many ranks that follow each other have the same experts and divide
   /// the columns of each. Divides `tensor_parallel`, and "moe_intermediate_size".
   int expert_tensor_parallel = 1;
+  /// How ranks add through the memory of peers where the policy's Communicator is `PeerMemory`, as
+  /// in `CudaFullPolicy`; `{.max_bytes = 0}` leaves all to NCCL.
+  PeerOptions peers{};
   int device = 0;  ///< CUDA: ordinal of the first rank's device; the other ranks take the next ones
   /// CPU threads of all ranks, 4096 at most; unset: all of the machine's.
   std::optional<int> num_threads{};

@@ -249,6 +249,7 @@ NANOVLLM_INLINE RunnerSetup choose_runner_setup(const EngineConfig& config,
                                                 const std::optional<RandomWeights>& weights) {
   RunnerSetup out{.config = {.num_ranks = config.tensor_parallel,
                              .num_threads = config.num_threads,
+                             .peers = config.peers,
                              .first_device = config.device,
                              .limits = {.max_num_batched_tokens = batch.max_num_batched_tokens,
                                         .max_num_seqs = batch.max_num_seqs,

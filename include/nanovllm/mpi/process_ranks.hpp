@@ -42,12 +42,14 @@ class ProcessPeers {
   /// This process's ends of the communicator. Throws ConfigError where it cannot join processes.
   template <class Communicator>
   [[nodiscard]] static std::vector<Communicator> make_ends(const RunnerConfig& config) {
-    if (!config.processes) return Communicator::make(config.num_ranks);
+    if (!config.processes) return NoPeers::make_ends<Communicator>(config);
     check<ConfigError>(config.processes->size() == config.num_ranks,
                        "tensor_parallel = ", config.num_ranks, ", but there are ",
                        config.processes->size(), " processes of one rank each");
     std::vector<Communicator> out;
-    if constexpr (requires { Communicator::join(config.processes); }) {
+    if constexpr (requires { Communicator::join(config.processes, config.peers); }) {
+      out.push_back(Communicator::join(config.processes, config.peers));
+    } else if constexpr (requires { Communicator::join(config.processes); }) {
       out.push_back(Communicator::join(config.processes));
     }
     check<ConfigError>(!out.empty(), "the policy's Communicator, ", type_name<Communicator>(),

@@ -26,7 +26,8 @@ namespace nanovllm {
 /// Optional: `attach(backend)` joins an end with its rank's device, called by all ranks at the same
 /// time; `hold()` returns a lock that keeps `abort` from taking the end away for a moment, held
 /// while the rank enqueues work that uses it; `join(processes)` makes this process's end of a group
-/// with one rank a process; `all_reduce_add_norm(x, residual, weight, eps, out)` makes x the sum
+/// with one rank a process; `make(n, options)` and `join(processes, options)` take `PeerOptions`,
+/// those of EngineConfig; `all_reduce_add_norm(x, residual, weight, eps, out)` makes x the sum
 /// over all ranks and returns whether it has done what `add_rms_norm` does with it too, in fewer
 /// kernels and with the same bits. With `overlaps_sum(x)`, which says whether it pays, sums can be
 /// made beside other ops: `begin_sum(x, max_rows)`, of which no sum has more rows, and later, in

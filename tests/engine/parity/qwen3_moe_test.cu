@@ -29,6 +29,12 @@ struct SmallBlocks : Policy {
   static constexpr KvConfig kv{.block_size = 16};
 };
 
+#if __has_include(<nccl.h>)
+template <class Policy>
+struct OverPeers : Policy {
+  using Communicator = PeerMemory;
+};
+#endif
 struct Fp8OnGpu : CudaPolicy {
   using Weight = Fp8Block128;
 };
@@ -85,6 +91,14 @@ TEST_CASE("two GPUs that divide columns or experts are one GPU", "[gpu][moe][law
     const auto engine = law.engine({.tensor_parallel = 2, .expert_parallel = whole});
     check_equal(traces(*engine, law.prompts), expected, 1e-4);
   }
+#if __has_include(<nccl.h>)
+  const MoeLawModel<OverPeers<SmallBlocks<CudaFloat32Policy>>> peers;
+  for (const bool whole : {false, true}) {
+    INFO("over the memory of peers, " << whole);
+    const auto engine = peers.engine({.tensor_parallel = 2, .expert_parallel = whole});
+    check_equal(traces(*engine, law.prompts), expected, 1e-4);
+  }
+#endif
 }
 
 TEST_CASE("8-bit experts whose last blocks are parts are near the CPU's",

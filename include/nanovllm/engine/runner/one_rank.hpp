@@ -43,7 +43,11 @@ class NoPeers {
   /// This process's ends of the communicator.
   template <class Communicator>
   [[nodiscard]] static std::vector<Communicator> make_ends(const RunnerConfig& config) {
-    return Communicator::make(config.num_ranks);
+    if constexpr (requires { Communicator::make(config.num_ranks, config.peers); }) {
+      return Communicator::make(config.num_ranks, config.peers);
+    } else {
+      return Communicator::make(config.num_ranks);
+    }
   }
   /// Ends the others after an error that this process cannot recover from.
   static void tell_failure(const RunnerConfig&, std::string_view) {}

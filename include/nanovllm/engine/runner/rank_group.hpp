@@ -268,7 +268,7 @@ class RankGroup {
   void renew() {
     on_all([](Rank& rank) { rank.executor.reset(); });
     members_->abort();
-    std::vector<Communicator> fresh = Communicator::make(size());
+    auto fresh = Ranks::Peers::template make_ends<Communicator>(members_->config);
     for (std::size_t i = 0; i < fresh.size(); ++i) members_->ends[i] = std::move(fresh[i]);
     run([&](int r) {
       const auto active = (*this)[r].backend->activate();

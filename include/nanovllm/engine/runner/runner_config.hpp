@@ -13,6 +13,7 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/parallel/peer/options.hpp"
 
 namespace nanovllm {
 
@@ -21,6 +22,7 @@ class ProcessGroup;
 struct RunnerConfig {
   int num_ranks = 1;
   std::optional<int> num_threads{};  ///< of all ranks on this host; unset: all of the machine's
+  PeerOptions peers{};               ///< see EngineConfig
   int first_device = 0;  ///< of this host's first rank; the others take the following ones
   StepLimits limits{};
   int block_size = KvConfig{}.block_size;             ///< tokens of a KV block

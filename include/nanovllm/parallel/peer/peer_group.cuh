@@ -12,29 +12,10 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/parallel/peer/options.hpp"
 #include "nanovllm/parallel/peer/peer_view.cuh"
 
-namespace nanovllm {
-
-/// Settings of `PeerMemory`; the same on all ranks.
-struct PeerOptions {
-  /// Of a rank's part in a sum, a power of two from 8 KiB to 4 MiB; larger ones are NCCL's, or
-  /// overlapped (below). A rank has twice as much memory for each rank of the group.
-  std::int64_t max_bytes = std::int64_t{4} << 20;
-  /// Seconds that a kernel waits for another rank before it ends the group.
-  double limit = 60;
-  /// Whether the ways of a sum are timed when ranks are joined, or chosen by a rule.
-  bool measures = true;
-  /// Of a sum. Fewer are for several groups that use the same devices at the same time: kernels of
-  /// all of them, with one that stands by behind each, must have room.
-  unsigned max_blocks = 1u << 20;
-  /// Of two ranks, sums behind dense layers, of at least so many bytes and not in graphs, are made
-  /// in two halves, each beside the products of the other (peer/copied_sums.cuh). A rank takes
-  /// twice the bytes of the largest such sum when there is one.
-  std::int64_t min_overlapped_bytes = std::int64_t{16} << 20;
-};
-
-namespace peer {
+namespace nanovllm::peer {
 
 /// What the ranks of this process share. Buffers are freed when all ranks have let go of it.
 class Group {
@@ -103,6 +84,4 @@ class Group {
   bool is_aborted_ = false;
 };
 
-}  // namespace peer
-
-}  // namespace nanovllm
+}  // namespace nanovllm::peer

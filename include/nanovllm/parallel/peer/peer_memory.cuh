@@ -23,6 +23,7 @@
 #include "nanovllm/parallel/peer/gather.cuh"
 #include "nanovllm/parallel/peer/link.cuh"
 #include "nanovllm/parallel/peer/measure.cuh"
+#include "nanovllm/parallel/peer/options.hpp"
 #include "nanovllm/parallel/peer/peer_group.cuh"
 #include "nanovllm/parallel/peer/peer_table.cuh"
 #include "nanovllm/parallel/peer/sum.cuh"
@@ -35,7 +36,7 @@ namespace nanovllm {
 /// caller asks for that; other sums, and small ones where it is faster, go through NCCL, as do
 /// calls that move rows. Which way is faster is measured in `attach`, and all ranks decide alike.
 /// Where two GPUs do not reach each other, or are of different machines, or there are more than
-/// eight, NCCL has all calls (`reaches_peers`).
+/// eight, or `PeerOptions::max_bytes` is 0, NCCL has all calls (`reaches_peers`).
 ///
 /// Calls are enqueued on the backend's stream and can be captured in graphs, as kernels alone. Sums
 /// through peers are in rank order in float32, rounded once, which is `kRankOrder`'s; NCCL's may be
@@ -77,7 +78,7 @@ class PeerMemory {
   void attach(const Backend& backend) {
     context_ = backend.context();
     nccl_.attach(backend);
-    if (size() == 1) return;
+    if (size() == 1 || group_->options().max_bytes == 0) return;
     sums_.reset();
     link_ = std::make_unique<peer::Link>(group_, nccl_, context_);
     if (!reaches_peers()) return;
@@ -220,9 +221,10 @@ class PeerMemory {
     constexpr std::int64_t kLeast = peer::PeerTable::bytes(0);
     constexpr std::int64_t kMost = peer::PeerTable::bytes(peer::PeerTable::kNumSizes - 1);
     const std::int64_t bytes = options.max_bytes;
-    check<ConfigError>(bytes >= kLeast && bytes <= kMost && (bytes & (bytes - 1)) == 0,
-                       "PeerOptions::max_bytes must be a power of two from ", kLeast, " to ", kMost,
-                       ", got ", bytes);
+    const bool is_size = bytes >= kLeast && bytes <= kMost && (bytes & (bytes - 1)) == 0;
+    check<ConfigError>(bytes == 0 || is_size,
+                       "PeerOptions::max_bytes must be 0 or a power of two from ", kLeast, " to ",
+                       kMost, ", got ", bytes);
     check<ConfigError>(options.limit > 0 && options.limit < 1e9,
                        "PeerOptions::limit must be above 0 and below 1e9 seconds, got ",
                        options.limit);
