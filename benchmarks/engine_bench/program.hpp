@@ -132,6 +132,7 @@ inline nv::EngineConfig engine_config(const Options& o, const nv::Qwen3Config& m
   for (const std::int64_t batch : o.batch_sizes)
     config.max_num_seqs = std::max(config.max_num_seqs, static_cast<int>(batch));
   if (o.overlap != "default") config.overlap = o.overlap == "on";
+  if (!o.peers) config.peers.max_bytes = 0;
   if (o.kv_blocks != 0) config.kv_size = nv::KvSize::blocks(o.kv_blocks);
   return config;
 }
@@ -223,7 +224,7 @@ class ResultFile {
 
 /// The program, on the backend of the policies, with the ceilings that `Prober` finds and the models
 /// of `Models` (models.hpp). `Policies` has `Float32` and `Bfloat16`, and may have `BatchInvariant`,
-/// for `--batch-invariant`, `Peers` and `Fp8Peers`, for `--peers`, `EightBits<weights, Kv>`, for
+/// for `--batch-invariant`, `kHasPeers`, for `--peers`, `EightBits<weights, Kv>`, for
 /// `--quantization fp8` and `--kv-dtype`, where `Kv` is the format of the cache, and `Int8` and
 /// `Int4`, for `--quantization int8` and `int4`. A policy may say how many bytes an element of its
 /// weights takes, `kHeadBytes` in the vocabulary's matrices and `kLayerBytes` in others.
@@ -245,7 +246,7 @@ int run_main(int argc, char** argv) {
       "tables to standard output."};
   add_options<Models>(app, o);
   constexpr bool kHasInvariant = requires { typename Policies::BatchInvariant; };
-  constexpr bool kHasPeers = requires { typename Policies::Peers; };
+  constexpr bool kHasPeers = requires { requires Policies::kHasPeers; };
   constexpr bool kHasEightBits = requires {
     typename Policies::template EightBits<true, nv::bf16>;
   };
@@ -254,10 +255,8 @@ int run_main(int argc, char** argv) {
                  "bfloat16 with the same bits whatever a request is batched with");
   }
   if constexpr (kHasPeers) {
-    app.add_flag(
-        "--peers", o.peers,
-        "bfloat16, or --quantization fp8 with --kv-dtype int8, with sums over ranks that go "
-        "through the memory of peers");
+    app.add_flag("--peers", o.peers,
+                 "sums over ranks go through the memory of peers; not with --batch-invariant");
   }
   if constexpr (kHasEightBits) {
     app.add_option("--kv-dtype", o.kv_dtype, "the KV cache of bfloat16: as it is, or of 8 bits")
@@ -290,17 +289,10 @@ int run_main(int argc, char** argv) {
     ResultFile file(o.json);
     const auto run_chosen = [&] {
       if constexpr (kHasInvariant) {
+        nv::check<nv::ConfigError>(!o.peers || !o.batch_invariant,
+                                   "--peers is not for --batch-invariant");
         if (o.batch_invariant)
           return run<typename Policies::BatchInvariant, Prober, Models>(o, model);
-      }
-      if constexpr (kHasPeers) {
-        if (o.peers && o.quantization == "fp8" && o.kv_dtype == "int8")
-          return run<typename Policies::Fp8Peers, Prober, Models>(o, model);
-        nv::check<nv::ConfigError>(!o.peers || (o.quantization == "none" && o.kv_dtype == "auto"),
-                                   "--peers is for --quantization none and --kv-dtype auto, or fp8 "
-                                   "and int8, got ",
-                                   o.quantization, " and ", o.kv_dtype);
-        if (o.peers) return run<typename Policies::Peers, Prober, Models>(o, model);
       }
       if constexpr (kHasEightBits) {
         const bool weights = o.quantization == "fp8";

@@ -1,0 +1,37 @@
+#pragma once
+/// The policies of `engine_bench_cuda` and `moe_engine_bench_cuda`.
+
+#include <type_traits>
+
+#include "nanovllm/cuda/linear/fp8/ops.cuh"
+#include "nanovllm/engine.hpp"
+
+namespace engine_bench {
+
+#if __has_include(<nccl.h>)
+/// `Policy`, with what `--peers` asks for.
+template <class Policy>
+struct OverPeers : Policy {
+  using Communicator = nanovllm::PeerMemory;
+};
+#else
+template <class Policy>
+using OverPeers = Policy;
+#endif
+
+template <bool kWeights, class Kv>
+struct EightBitsPolicy : OverPeers<nanovllm::CudaPolicy> {
+  using Weight = std::conditional_t<kWeights, nanovllm::Fp8Block128, nanovllm::bf16>;
+  using KvElement = Kv;
+};
+
+struct CudaPolicies {
+  using Float32 = OverPeers<nanovllm::CudaFloat32Policy>;
+  using Bfloat16 = OverPeers<nanovllm::CudaPolicy>;
+  template <bool kWeights, class Kv>
+  using EightBits = EightBitsPolicy<kWeights, Kv>;
+  static constexpr bool kHasPeers =
+      !std::is_same_v<OverPeers<nanovllm::CudaPolicy>, nanovllm::CudaPolicy>;
+};
+
+}  // namespace engine_bench
