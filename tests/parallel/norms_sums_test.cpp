@@ -2,6 +2,7 @@
 // of both in a model.
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <memory>
@@ -179,4 +180,7 @@ TEST_CASE("a communicator that takes options of peers gets the engine's, after a
   OptionsGroup::options = {};
   engine.reset();
   CHECK(OptionsGroup::options.limit == 7);
+  config.step_timeout = std::chrono::minutes(2);
+  Engine<AnyModel, OptionsPolicy> limited(config);
+  CHECK(OptionsGroup::options.limit == 120);
 }

@@ -75,9 +75,10 @@ EngineConfig two_ranks(int max_num_batched_tokens) {
 }
 
 template <class Policy>
-std::vector<Trace> run(int max_num_batched_tokens = 64) {
-  Engine<AnyModel, Policy> engine(wide_model(), RandomWeights{.seed = 3},
-                                  two_ranks(max_num_batched_tokens));
+std::vector<Trace> run(int max_num_batched_tokens = 64, const PeerOptions& peers = {}) {
+  EngineConfig config = two_ranks(max_num_batched_tokens);
+  config.peers = peers;
+  Engine<AnyModel, Policy> engine(wide_model(), RandomWeights{.seed = 3}, config);
   return serve(engine);
 }
 
@@ -87,6 +88,8 @@ TEST_CASE("over the memory of peers TP 2 is what it is over NCCL", "[ranks]") {
   if (!has_two_gpus()) return;
   check_near(run<OverPeers<CudaFloat32Policy>>(), run<CudaFloat32Policy>(), 1e-4);
   check_alike(run<OverPeers<CudaPolicy>>(), run<CudaPolicy>(), 2e-2);
+  check_near(run<OverPeers<CudaFloat32Policy>>(64, {.max_bytes = 0}), run<CudaFloat32Policy>(),
+             1e-4);
   // Steps of several prompts, in halves.
   check_near(run<Overlapping<CudaFloat32Policy>>(300), run<CudaFloat32Policy>(), 1e-4);
   CHECK(OverlappingPeers::num_sums > 0);

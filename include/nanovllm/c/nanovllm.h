@@ -119,9 +119,12 @@ typedef struct nvllm_engine_config {
   uint64_t seed;                   ///< of requests without their own, with has_seed; else random
   int32_t has_seed;                ///< 0 or 1
   int32_t reserved;
-  double step_timeout_seconds;        ///< a step that runs longer fails; 0: no limit
-  int32_t expert_parallel;            ///< 0 or 1: ranks have whole experts, and not a part of each
-  int32_t disable_custom_all_reduce;  ///< 0 or 1: on CUDA NCCL has all sums over ranks
+  /// A step that runs longer fails. 0: no limit, but a device waits for another at most 60 s.
+  double step_timeout_seconds;
+  int32_t expert_parallel;  ///< 0 or 1: ranks have whole experts, and not a part of each
+  /// 0 or 1: on CUDA NCCL has all sums over ranks, and not kernels that write into the memory of
+  /// other devices. For several engines of a process on the same devices.
+  int32_t disable_custom_all_reduce;
 } nvllm_engine_config;
 
 /// Loads a checkpoint and sets `*engine`.

@@ -34,7 +34,8 @@ struct EngineConfig {
   /// the columns of each. Divides `tensor_parallel`, and "moe_intermediate_size".
   int expert_tensor_parallel = 1;
   /// How ranks add through the memory of peers where the policy's Communicator is `PeerMemory`, as
-  /// in `CudaFullPolicy`; `{.max_bytes = 0}` leaves all to NCCL.
+  /// in `CudaFullPolicy`. `{.max_bytes = 0}` leaves all to NCCL; take it for several engines of a
+  /// process on the same devices.
   PeerOptions peers{};
   int device = 0;  ///< CUDA: ordinal of the first rank's device; the other ranks take the next ones
   /// CPU threads of all ranks, 4096 at most; unset: all of the machine's.
@@ -76,8 +77,8 @@ struct EngineConfig {
   /// unset: threads of this process. Needs `Ranks = ProcessRanks` in the policy.
   std::shared_ptr<ProcessGroup> processes{};
   /// A step that runs longer ends its requests with an error; see Engine::health. Unset: there is
-  /// no limit. Setting it costs a thread, and a hand-over between threads in every step. Needs
-  /// `Ranks = ThreadRanks` in the policy.
+  /// no limit but that of `peers`. Setting it costs a thread, and a hand-over between threads in
+  /// every step. Needs `Ranks = ThreadRanks` in the policy.
   std::optional<std::chrono::duration<double>> step_timeout{};
   std::optional<std::uint64_t> seed{};  ///< of requests without their own; unset: a random one
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's

@@ -8,6 +8,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/parallel/peer/options.hpp"
 #include "nanovllm/parallel/row_exchange.hpp"
 
 namespace nanovllm {
@@ -44,6 +45,12 @@ concept CommunicatorLike = std::movable<C> &&
   comm.all_reduce(x);
   comm.all_gather_columns(part, x);
   comm.abort();
+};
+
+/// Whether engines make `C` with their `EngineConfig::peers`.
+template <class C>
+concept TakesPeerOptions = requires(int num_ranks, const PeerOptions& options) {
+  { C::make(num_ranks, options) } -> std::same_as<std::vector<C>>;
 };
 
 /// Whether `C` sums in ascending rank order in float32 and rounds once, which makes the sums of a

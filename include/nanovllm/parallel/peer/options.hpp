@@ -5,18 +5,20 @@
 
 namespace nanovllm {
 
-/// Settings of `PeerMemory`; the same on all ranks. Other communicators do not read them.
+/// Settings of `PeerMemory`; the same on all ranks, but for `limit` and `max_blocks`. Other
+/// communicators do not read them.
 struct PeerOptions {
   /// Of a rank's part in a sum, a power of two from 8 KiB to 4 MiB; larger ones are NCCL's, or
   /// overlapped (below). A rank has twice as much memory for each rank of the group. 0: NCCL has
   /// all calls, and no memory is taken.
   std::int64_t max_bytes = std::int64_t{4} << 20;
-  /// Seconds that a kernel waits for another rank before it ends the group.
+  /// Seconds that a kernel waits for another rank before it ends the group. In an engine it is at
+  /// least `EngineConfig::step_timeout`, if that is set.
   double limit = 60;
   /// Whether the ways of a sum are timed when ranks are joined, or chosen by a rule.
   bool measures = true;
-  /// Of a sum. Fewer are for several groups that use the same devices at the same time: kernels of
-  /// all of them, with one that stands by behind each, must have room.
+  /// Of a sum. Fewer are for several groups of a process that use the same devices at the same
+  /// time: kernels of all of them, with one that stands by behind each, must have room.
   unsigned max_blocks = 1u << 20;
   /// Of two ranks, sums behind dense layers, of at least so many bytes and not in graphs, are made
   /// in two halves, each beside the products of the other (peer/copied_sums.cuh). A rank takes
