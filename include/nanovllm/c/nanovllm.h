@@ -119,12 +119,9 @@ typedef struct nvllm_engine_config {
   uint64_t seed;                   ///< of requests without their own, with has_seed; else random
   int32_t has_seed;                ///< 0 or 1
   int32_t reserved;
-  /// A step that runs longer fails. 0: no limit, but a device waits for another at most 60 s.
-  double step_timeout_seconds;
-  int32_t expert_parallel;  ///< 0 or 1: ranks have whole experts, and not a part of each
-  /// 0 or 1: on CUDA NCCL has all sums over ranks, and not kernels that write into the memory of
-  /// other devices. For several engines of a process on the same devices.
-  int32_t disable_custom_all_reduce;
+  double step_timeout_seconds;  ///< most of a step; 0: none, but a device waits 60 s for others
+  int32_t expert_parallel;      ///< 0 or 1: ranks have whole experts, and not a part of each
+  int32_t disable_custom_all_reduce;  ///< 0 or 1: NCCL has all sums, for engines that share devices
 } nvllm_engine_config;
 
 /// Loads a checkpoint and sets `*engine`.
