@@ -9,12 +9,14 @@
 namespace engine_bench {
 
 #if __has_include(<nccl.h>)
+inline constexpr bool kHasNccl = true;
 /// `Policy`, with what `--peers` asks for.
 template <class Policy>
 struct OverPeers : Policy {
   using Communicator = nanovllm::PeerMemory;
 };
 #else
+inline constexpr bool kHasNccl = false;
 template <class Policy>
 using OverPeers = Policy;
 #endif
@@ -30,8 +32,7 @@ struct CudaPolicies {
   using Bfloat16 = OverPeers<nanovllm::CudaPolicy>;
   template <bool kWeights, class Kv>
   using EightBits = EightBitsPolicy<kWeights, Kv>;
-  static constexpr bool kHasPeers =
-      !std::is_same_v<OverPeers<nanovllm::CudaPolicy>, nanovllm::CudaPolicy>;
+  static constexpr bool kHasPeers = kHasNccl;
 };
 
 }  // namespace engine_bench
