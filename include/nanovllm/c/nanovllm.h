@@ -119,9 +119,9 @@ typedef struct nvllm_engine_config {
   uint64_t seed;                   ///< of requests without their own, with has_seed; else random
   int32_t has_seed;                ///< 0 or 1
   int32_t reserved;
-  double step_timeout_seconds;  ///< most of a step; 0: none, but a device waits 60 s for others
-  int32_t expert_parallel;      ///< 0 or 1: ranks have whole experts, and not a part of each
-  int32_t disable_custom_all_reduce;  ///< 0 or 1: NCCL has all sums, for engines that share devices
+  double step_timeout_seconds;        ///< a longer step fails; 0: none, unless a GPU waits 60 s
+  int32_t expert_parallel;            ///< 0 or 1: ranks have whole experts, and not a part of each
+  int32_t disable_custom_all_reduce;  ///< 0 or 1: NCCL alone adds; for engines that share GPUs
 } nvllm_engine_config;
 
 /// Loads a checkpoint and sets `*engine`.

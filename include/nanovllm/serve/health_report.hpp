@@ -23,8 +23,8 @@ struct HealthReport {
 /// 200 and {"status": "ok"}; or 503 and
 ///   {"status": "draining"}, of a server that finishes what it has and then ends;
 ///   {"status": "hung", "seconds": 12.5, "reason": "…"}, while a step runs for longer than
-///     EngineConfig::step_timeout; without that limit a step that hangs is not noticed, except
-///     where a GPU waits 60 s for another;
+///     EngineConfig::step_timeout; without that limit a step that hangs is not noticed, but one in
+///     which a GPU waits 60 s for another fails;
 ///   {"status": "failed", "seconds": 3.0, "reason": "…"}, from a step that failed until one goes
 ///     well;
 ///   {"status": "recovering"}, from Engine::reset until a step goes well.
