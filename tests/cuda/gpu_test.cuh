@@ -24,15 +24,23 @@
 
 namespace nanovllm::test {
 
-/// Whether there is a GPU; says 'skipped' when not. Test cases begin with
-/// `if (!has_gpu()) return;`.
-inline bool has_gpu() {
+inline int num_gpus() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess && count > 0) return true;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   static_cast<void>(cudaGetLastError());
-  std::cout << "skipped: no GPU\n";
+  return 0;
+}
+
+/// Whether there are so many GPUs; says 'skipped' when not.
+inline bool has_gpus(int needed) {
+  const int count = num_gpus();
+  if (count >= needed) return true;
+  std::cout << "skipped: " << count << " GPUs, needed: " << needed << '\n';
   return false;
 }
+
+/// Test cases begin with `if (!has_gpu()) return;`.
+inline bool has_gpu() { return has_gpus(1); }
 
 /// A stream with its context; `sync()` throws what any kernel before it did wrong.
 struct Gpu {

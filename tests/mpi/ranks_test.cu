@@ -11,13 +11,7 @@ using BackendBfloat16 = nanovllm::CudaFullPolicy;
 static constexpr double kFloat32Bound = 1e-4;
 static constexpr bool kReproducible = false;  // each engine chooses its products by their speed
 
-static bool ranks_present(int num_ranks) {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess && count >= num_ranks) return true;
-  static_cast<void>(cudaGetLastError());
-  std::cout << "skipped: " << count << " GPUs, " << num_ranks << " are needed\n";
-  return false;
-}
+static bool ranks_present(int num_ranks) { return nanovllm::test::has_gpus(num_ranks); }
 
 #include "mpi/ranks_cases.hpp"
 

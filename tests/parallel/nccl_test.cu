@@ -18,12 +18,8 @@ using namespace nanovllm::test;
 
 namespace {
 
-int num_gpus() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) static_cast<void>(cudaGetLastError()), count = 0;
-  if (count < 2) std::cout << "skipped: " << count << " GPUs, 2 are needed\n";
-  return std::min(count, 4);
-}
+/// Of the largest group, 1 or 0 where there are no two GPUs, which says 'skipped'.
+int most_ranks() { return has_gpus(2) ? std::min(num_gpus(), 4) : num_gpus(); }
 
 /// What `attach` wants of a backend.
 struct Device {
@@ -101,7 +97,7 @@ struct NcclRanks {
 
 TEMPLATE_TEST_CASE("sums and columns of all ranks, at once and from a graph", "[nccl]", float, bf16,
                    nanovllm::half) {
-  const int size = num_gpus();
+  const int size = most_ranks();
   if (size < 2) return;
   constexpr std::int64_t kRows = 5, kWidth = 96;
   std::vector<float> sums(kRows * kWidth, 0.f), columns(kRows * kWidth * size);
@@ -148,7 +144,7 @@ TEMPLATE_TEST_CASE("sums and columns of all ranks, at once and from a graph", "[
 
 TEST_CASE("a graph that holds sums begins with the kernel ahead of them, and takes its arguments",
           "[nccl]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   constexpr std::int64_t kCount = 1024;
   std::vector<int> num_wrong(2, 0);
   auto ends = Nccl::make(2);
@@ -189,7 +185,7 @@ TEST_CASE("a graph that holds sums begins with the kernel ahead of them, and tak
 }
 
 TEST_CASE("a rank that aborts releases one that waits on its device, in a graph or not", "[nccl]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   const bool in_graph = GENERATE(false, true);
   std::vector<std::string> errors(2);
   auto ends = Nccl::make(2);
@@ -228,7 +224,7 @@ TEST_CASE("a rank that aborts releases one that waits on its device, in a graph 
 
 TEMPLATE_TEST_CASE("rows of all ranks, summed, gathered and exchanged", "[nccl][collectives]",
                    float, bf16) {
-  for (int size = 1, most = num_gpus(); size <= most; ++size) {
+  for (int size = 1, most = most_ranks(); size <= most; ++size) {
     check_sums_of_rows<TestType, NcclRanks>(size);
     check_all_to_all<TestType, NcclRanks>(size);
     check_all_to_all<std::int32_t, NcclRanks>(size);
@@ -256,7 +252,7 @@ TEST_CASE("ranks compare their calls as they come, and one that does not fit end
 }
 
 TEST_CASE("operands that do not fit are an error of all ranks on GPUs", "[nccl][collectives]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   const std::vector<std::string> expected = mismatches(2);
   for (std::size_t which = 0; which < expected.size(); ++which) {
     const auto errors = NcclRanks::run(2, [&](Nccl& comm, DeviceMemory& memory) {
@@ -276,7 +272,7 @@ TEST_CASE("operands that do not fit are an error of all ranks on GPUs", "[nccl][
 }
 
 TEST_CASE("an abort releases ranks that wait for rows on their GPUs", "[nccl][collectives]") {
-  const int size = num_gpus();
+  const int size = most_ranks();
   if (size < 2) return;
   check_abort_releases<NcclRanks>(size, "another rank failed");
 }

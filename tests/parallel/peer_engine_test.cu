@@ -52,14 +52,6 @@ struct RepeatingPolicy : Overlapping<CudaPolicy> {
   using PrefixCache = NoPrefixCache<kBlockSize>;
 };
 
-bool has_two_gpus() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess && count >= 2) return true;
-  static_cast<void>(cudaGetLastError());
-  std::cout << "skipped: " << count << " GPUs, 2 are needed\n";
-  return false;
-}
-
 Qwen3Config wide_model() {
   Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   model.hidden_size = 1024;
@@ -85,7 +77,7 @@ std::vector<Trace> run(int max_num_batched_tokens = 64, const PeerOptions& peers
 }  // namespace
 
 TEST_CASE("over the memory of peers TP 2 is what it is over NCCL", "[ranks]") {
-  if (!has_two_gpus()) return;
+  if (!has_gpus(2)) return;
   check_near(run<OverPeers<CudaFloat32Policy>>(), run<CudaFloat32Policy>(), 1e-4);
   check_alike(run<OverPeers<CudaPolicy>>(), run<CudaPolicy>(), 2e-2);
   check_near(run<OverPeers<CudaFloat32Policy>>(64, {.max_bytes = 0}), run<CudaFloat32Policy>(),
@@ -96,7 +88,7 @@ TEST_CASE("over the memory of peers TP 2 is what it is over NCCL", "[ranks]") {
 }
 
 TEST_CASE("two ranks in bfloat16 have the same bits again, and after a reset", "[ranks]") {
-  if (!has_two_gpus()) return;
+  if (!has_gpus(2)) return;
   Engine<AnyModel, RepeatingPolicy> engine(wide_model(), RandomWeights{.seed = 3}, two_ranks(300));
   const std::vector<Trace> expected = serve(engine);
   for (const bool resets : {false, true}) {
@@ -114,7 +106,7 @@ TEST_CASE("two ranks in bfloat16 have the same bits again, and after a reset", "
 }
 
 TEST_CASE("two engines over peers on the same GPUs at once give what each gives alone", "[ranks]") {
-  if (!has_two_gpus()) return;
+  if (!has_gpus(2)) return;
   using TwoRanks = Engine<AnyModel, Overlapping<CudaFloat32Policy>>;
   std::vector<std::vector<TokenId>> prompts;
   std::vector<SamplingParams> params;

@@ -43,11 +43,8 @@ __global__ void late_kernel(unsigned long long nanoseconds) { spend_time(nanosec
 template <int kIndex>
 __global__ void first_used_kernel() {}
 
-int num_gpus() {
-  const int count = num_devices();
-  if (count < 2) std::cout << "skipped: " << count << " GPUs, 2 are needed\n";
-  return std::min(count, 8);
-}
+/// Of the largest group, 1 or 0 where there are no two GPUs, which says 'skipped'.
+int most_ranks() { return has_gpus(2) ? std::min(num_gpus(), 8) : num_gpus(); }
 
 /// What `attach` wants of a backend.
 struct Device {
@@ -187,7 +184,7 @@ TEST_CASE("a table of ways takes the fastest, and the rule's are those that fit"
 TEMPLATE_TEST_CASE("sums and columns of peers, at once and from a graph", "[peer][nccl]", float,
                    bf16, nanovllm::half) {
   using T = TestType;
-  const int most = num_gpus();
+  const int most = most_ranks();
   for (int size = 2; size <= most; size *= 2) {
     for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{5}, std::int64_t{700}}) {
       const std::int64_t width = 1 + 1030 * (rows % 3);  // 1031, 2061, 1031
@@ -250,7 +247,7 @@ TEMPLATE_TEST_CASE("sums and columns of peers, at once and from a graph", "[peer
 }
 
 TEST_CASE("without memory for peers NCCL has all sums", "[peer][nccl]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   auto ends = PeerMemory::make(2, {.max_bytes = 0, .min_overlapped_bytes = 1});
   std::vector<int> num_wrong(2, 0);
   CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
@@ -267,7 +264,7 @@ TEST_CASE("without memory for peers NCCL has all sums", "[peer][nccl]") {
 }
 
 TEST_CASE("rows with gaps are summed though they do not fit at once", "[peer][nccl]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   constexpr std::int64_t kRows = 50, kWidth = 100, kStride = 128;
   auto ends = PeerMemory::make(2, {.max_bytes = 8192, .measures = false});
   std::vector<int> num_wrong(2, 0);
@@ -286,7 +283,7 @@ TEST_CASE("rows with gaps are summed though they do not fit at once", "[peer][nc
 }
 
 TEST_CASE("a sum with a norm behind it is that of a sum and a norm", "[peer][nccl]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   std::vector<int> num_fused(2, 0), num_wrong(2, 0);
   auto ends = PeerMemory::make(2, {.measures = false});
   CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
@@ -329,7 +326,7 @@ TEST_CASE("a sum with a norm behind it is that of a sum and a norm", "[peer][ncc
 }
 
 TEST_CASE("sums beside other ops have the bits of a sum with a norm behind it", "[peer][nccl]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   constexpr std::int64_t kMostRows = 40;
   const std::int64_t width = GENERATE(576, 4096);
   std::vector<int> num_wrong(2, 0), num_made(2, 0);
@@ -386,7 +383,7 @@ TEST_CASE("a sum beside other ops has room, and what cannot be is refused", "[pe
   for (const std::int64_t bytes :
        {std::int64_t{-8192}, std::int64_t{4096}, std::int64_t{12288}, std::int64_t{1} << 23})
     CHECK_THROWS_AS(PeerMemory::make(2, {.max_bytes = bytes}), ConfigError);
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   auto ends = PeerMemory::make(2, {.measures = false, .min_overlapped_bytes = 1});
   const auto errors = run_ranks(ends, [&](PeerMemory& comm, Device& device) {
     GpuArray<float> x(std::vector<float>(2048, 1.f)), residual(x.host), weight(x.host);
@@ -420,7 +417,7 @@ TEST_CASE("a sum beside other ops has room, and what cannot be is refused", "[pe
 
 TEST_CASE("a sum beside other ops ends when the other rank does not come, or aborts",
           "[peer][nccl]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   const bool aborts = GENERATE(false, true);
   auto ends = PeerMemory::make(
       2, {.limit = aborts ? 60 : 0.2, .measures = false, .min_overlapped_bytes = 1});
@@ -453,7 +450,7 @@ TEST_CASE("a sum beside other ops ends when the other rank does not come, or abo
 
 TEST_CASE("a kernel that is launched first behind a sum does not keep the other rank from it",
           "[peer][nccl]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   auto ends = PeerMemory::make(2, {.limit = 10, .measures = false, .min_overlapped_bytes = 1});
   CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
           GpuArray<float> x(std::vector<float>(1024, 1.f)), residual(x.host), weight(x.host);
@@ -476,7 +473,7 @@ TEST_CASE("a kernel that is launched first behind a sum does not keep the other 
 
 TEST_CASE("a rank that aborts releases one that waits for its sum, in a graph or not",
           "[peer][nccl]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   const bool in_graph = GENERATE(false, true);
   auto ends = PeerMemory::make(2);
   const auto begin = std::chrono::steady_clock::now();
@@ -520,7 +517,7 @@ TEST_CASE("a rank that aborts releases one that waits for its sum, in a graph or
 
 TEST_CASE("a rank that does not come within the limit is an error of those that wait",
           "[peer][nccl]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   auto ends = PeerMemory::make(2, {.limit = 0.2, .measures = false});
   const auto errors = run_ranks(ends, [&](PeerMemory& comm, Device& device) {
     if (!comm.reaches_peers()) throw Error("skipped");
@@ -588,7 +585,7 @@ TEST_CASE("a process that is a peer", "[.]") {
 }
 
 TEST_CASE("ranks in processes reach each other's memory", "[peer][nccl]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / concat("nanovllm_peers_", ::getpid());
   std::filesystem::create_directories(folder);
@@ -604,14 +601,14 @@ TEST_CASE("ranks in processes reach each other's memory", "[peer][nccl]") {
 
 TEMPLATE_TEST_CASE("rows of peers, summed, gathered and exchanged", "[peer][nccl][collectives]",
                    float, bf16) {
-  for (int size = 1, most = std::min(4, num_gpus()); size <= most; ++size) {
+  for (int size = 1, most = std::min(4, most_ranks()); size <= most; ++size) {
     check_sums_of_rows<TestType, PeerRanks>(size);
     check_all_to_all<TestType, PeerRanks>(size);
   }
 }
 
 TEST_CASE("an abort releases peers that wait for rows", "[peer][nccl][collectives]") {
-  if (num_gpus() < 2) return;
+  if (!has_gpus(2)) return;
   check_abort_releases<PeerRanks>(2, "another rank failed");
 }
 

@@ -31,13 +31,7 @@ using BackendBfloat16 = nanovllm::CudaFullPolicy;  // its Communicator is PeerMe
 static constexpr int kFailures = 12;               // each kind on each rank, twice
 static constexpr double kFloat32Bound = 1e-4;
 
-static bool ranks_present(int num_ranks) {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess && count >= num_ranks) return true;
-  static_cast<void>(cudaGetLastError());
-  std::cout << "skipped: " << count << " GPUs, " << num_ranks << " are needed\n";
-  return false;
-}
+static bool ranks_present(int num_ranks) { return nanovllm::test::has_gpus(num_ranks); }
 
 #include "parallel/ranks_cases.hpp"
 

@@ -24,13 +24,6 @@ namespace nanovllm::test {
 /// CUDA.
 inline const int kManyQueues = ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
-inline int num_devices() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  static_cast<void>(cudaGetLastError());
-  return 0;
-}
-
 /// One rank, on the current device.
 struct RigRank {
   explicit RigRank(std::size_t buffer_bytes) : buffer(buffer_bytes), state(1) {

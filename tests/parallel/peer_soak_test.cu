@@ -256,14 +256,14 @@ TEST_CASE("10^5 sums of peers in graphs, with ranks that come late", "[peer][soa
   soak<bf16>(4, 1, 200);
   soak<bf16>(8, 1, 100);
   soak<float>(3, 1, 50);
-  if (num_devices() < 2) return;
+  if (num_gpus() < 2) return;
   soak<bf16>(2, 2, 800);
   soak<bf16>(4, 2, 100);
 }
 
 TEST_CASE("two groups of peers on the same devices at a time", "[peer]") {
   if (!has_gpu()) return;
-  for (int devices = 1; devices <= std::min(2, num_devices()); ++devices) {
+  for (int devices = 1; devices <= std::min(2, num_gpus()); ++devices) {
     PeerRig one(2, devices, 2), other(2, devices, 2);
     Soak<bf16> first(one, 11), second(other, 12);
     constexpr std::uint32_t kRounds = 50;
@@ -280,7 +280,7 @@ TEST_CASE("two groups of peers on the same devices at a time", "[peer]") {
 TEST_CASE("the host ends ranks that wait for one that does not come, and a new group works",
           "[peer]") {
   if (!has_gpu()) return;
-  for (int devices = 1; devices <= std::min(2, num_devices()); ++devices) {
+  for (int devices = 1; devices <= std::min(2, num_gpus()); ++devices) {
     PeerRig rig(2, devices);
     auto arrays = ones(rig);
     enqueue_sum(rig, arrays);

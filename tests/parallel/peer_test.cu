@@ -59,7 +59,7 @@ std::vector<std::vector<T>> sums_on_cpu(std::vector<std::vector<T>> inputs) {
 
 /// Numbers of devices that groups are put on.
 std::vector<int> device_counts(int size) {
-  if (num_devices() >= 2 && size % 2 == 0) return {1, 2};
+  if (num_gpus() >= 2 && size % 2 == 0) return {1, 2};
   return {1};
 }
 

@@ -1,31 +1,21 @@
 // Tensor-parallel ranks on GPUs, joined by NCCL alone.
 
 #include "cuda/gpu_test.cuh"
-#include "nanovllm/full_policy.hpp"
+#include "nanovllm/engine.hpp"
 
-#if __has_include(<nccl.h>)
-template <class Policy>
-struct OverNccl : Policy {
-  using Communicator = nanovllm::Nccl;
-};
-using BackendFloat32 = OverNccl<nanovllm::CudaFullFloat32Policy>;
-using BackendBfloat16 = OverNccl<nanovllm::CudaFullPolicy>;
-#else
-using BackendFloat32 = nanovllm::CudaFullFloat32Policy;
-using BackendBfloat16 = nanovllm::CudaFullPolicy;
-#endif
+using BackendFloat32 = nanovllm::CudaFloat32Policy;  // its Communicator is Nccl
+using BackendBfloat16 = nanovllm::CudaPolicy;
 static constexpr int kFailures = 12;  // each kind on each rank, twice
 static constexpr double kFloat32Bound = 1e-4;
 
-static bool ranks_present(int num_ranks) {
-  int count = 0;
 #if __has_include(<nccl.h>)
-  if (cudaGetDeviceCount(&count) == cudaSuccess && count >= num_ranks) return true;
-  static_cast<void>(cudaGetLastError());
-#endif
-  std::cout << "skipped: " << count << " GPUs that NCCL joins, " << num_ranks << " are needed\n";
+static bool ranks_present(int num_ranks) { return nanovllm::test::has_gpus(num_ranks); }
+#else
+static bool ranks_present(int) {
+  std::cout << "skipped: compiled without NCCL\n";
   return false;
 }
+#endif
 
 #include "parallel/child.hpp"
 #include "parallel/ranks_cases.hpp"

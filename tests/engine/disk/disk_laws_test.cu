@@ -5,10 +5,6 @@
 
 using BackendFloat32 = nanovllm::CudaFullFloat32Policy;
 static constexpr bool kBitEqual = false;
-static int num_devices() {
-  int count = 0;
-  if (nanovllm::test::has_gpu()) cudaGetDeviceCount(&count);
-  return count;
-}
+static int num_devices() { return nanovllm::test::has_gpu() ? nanovllm::test::num_gpus() : 0; }
 
 #include "engine/disk/disk_laws_cases.hpp"

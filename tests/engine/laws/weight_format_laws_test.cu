@@ -152,12 +152,7 @@ TEST_CASE("an engine by 8-bit weights is near to one in 16 bits, whole, in chunk
 }
 
 TEST_CASE("two ranks by 8-bit weights are near to one", "[gpu][ranks][weight_format]") {
-  int num_gpus = 0;
-  if (cudaGetDeviceCount(&num_gpus) != cudaSuccess || num_gpus < 2) {
-    static_cast<void>(cudaGetLastError());
-    std::cout << "skipped: " << num_gpus << " GPUs, 2 are needed\n";
-    return;
-  }
+  if (!has_gpus(2)) return;
   const std::vector<TokenId> prompt = random_prompt(5, 300, 4000);
   for (const int rows : {16, 512}) {  // with 16-bit activations, and with rounded ones
     EngineConfig c = config();
