@@ -263,6 +263,40 @@ TEST_CASE("without memory for peers NCCL has all sums", "[peer][nccl]") {
   CHECK(num_wrong == std::vector<int>(2, 0));
 }
 
+TEST_CASE("of two groups on the same devices the second adds by NCCL", "[peer][nccl]") {
+  if (!has_gpus(2)) return;
+  const auto join = [](std::vector<PeerMemory>& ends) {  // returns whether each end reaches peers
+    std::vector<int> out(2, 0);
+    CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+            GpuArray<float> x(std::vector<float>(4096, 1.f + comm.rank()));
+            comm.all_reduce(MatrixView<float>(x.data(), {1, 4096}));
+            device.gpu.sync();
+            x.download();
+            check(x.host == std::vector<float>(4096, 3.f), "wrong sum");
+            out[comm.rank()] = comm.reaches_peers();
+          }) == no_errors(2));
+    return out;
+  };
+  const std::vector<int> peers(2, 1), nccl(2, 0);
+  auto first = PeerMemory::make(2, {.measures = false});
+  if (join(first) != peers) {
+    std::cout << "skipped: the GPUs do not reach each other\n";
+    return;
+  }
+  auto second = PeerMemory::make(2, {.measures = false});
+  CHECK(join(second) == nccl);
+  second.clear();
+  auto third = PeerMemory::make(2, {.measures = false});
+  CHECK(join(third) == nccl);
+  first.clear();
+  auto fourth = PeerMemory::make(2, {.measures = false});
+  CHECK(join(fourth) == peers);
+  fourth.clear();
+  const cuda::DeviceClaim<cuda::WaitsForPeers> of_another(1);
+  auto fifth = PeerMemory::make(2, {.measures = false});
+  CHECK(join(fifth) == nccl);
+}
+
 TEST_CASE("rows with gaps are summed though they do not fit at once", "[peer][nccl]") {
   if (!has_gpus(2)) return;
   constexpr std::int64_t kRows = 50, kWidth = 100, kStride = 128;

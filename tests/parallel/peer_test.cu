@@ -241,9 +241,9 @@ TEMPLATE_TEST_CASE("columns of peers lie side by side", "[peer]", float, bf16) {
         rig.on_all([&](RigRank& rank) {
           const auto r = static_cast<std::size_t>(rank.view.rank);
           peer::all_gather_columns(
-              rank.view, rig.launch(peer::Shots::one).max_blocks,
-              MatrixView<const T>(parts[r].data() + shift, {rows, width}, {stride, 1}),
-              MatrixView<T>(wholes[r].data(), {rows, width * size}), rank.gpu.context);
+              rank.view, MatrixView<const T>(parts[r].data() + shift, {rows, width}, {stride, 1}),
+              MatrixView<T>(wholes[r].data(), {rows, width * size}), rank.gpu.context,
+              rig.launch(peer::Shots::one).max_blocks);
         });
         rig.sync();
         std::vector<T> expected;
@@ -321,8 +321,8 @@ TEST_CASE("sums of peers, tiny", "[peer][racecheck]") {
       VectorView<const bf16>(mine.weight.data(), {kWidth}), kEps, out, rank.gpu.context);
   rig.sync();
   arrive(2);
-  peer::all_gather_columns(rank.view, 2, MatrixView<const bf16>(x).slice(0, 1),
-                           MatrixView<bf16>(mine.out.data(), {1, 2 * kWidth}), rank.gpu.context);
+  peer::all_gather_columns(rank.view, MatrixView<const bf16>(x).slice(0, 1),
+                           MatrixView<bf16>(mine.out.data(), {1, 2 * kWidth}), rank.gpu.context, 2);
   rig.sync();
   CHECK(*rig.ending() == peer::kGoesOn);
 }

@@ -2,12 +2,17 @@
 
 #include "nanovllm/cuda/runtime/device_claim.hpp"
 
+#include <atomic>
 #include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "catch.hpp"
 
-using nanovllm::cuda::DeviceClaim;
+using nanovllm::cuda::WaitsForLaterBlocks;
+using nanovllm::cuda::WaitsForPeers;
+using DeviceClaim = nanovllm::cuda::DeviceClaim<WaitsForLaterBlocks>;
 
 TEST_CASE("A device is claimed once at a time", "[device_claim]") {
   std::optional<DeviceClaim> first(std::in_place, 0);
@@ -32,4 +37,31 @@ TEST_CASE("A claim moves with its owner", "[device_claim]") {
     CHECK_FALSE(DeviceClaim(3));
   }
   CHECK(DeviceClaim(3));
+}
+
+TEST_CASE("Claims of another right do not count", "[device_claim]") {
+  const DeviceClaim one(5);
+  const nanovllm::cuda::DeviceClaim<WaitsForPeers> other(5);
+  CHECK(one);
+  CHECK(other);
+}
+
+TEST_CASE("Of claims at the same time one is had", "[device_claim]") {
+  for (int round = 0; round < 200; ++round) {
+    constexpr int kThreads = 4;
+    std::atomic<int> num_ready{0}, num_had{0}, num_done{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&] {
+        ++num_ready;
+        while (num_ready < kThreads) std::this_thread::yield();
+        const DeviceClaim claim(7);
+        num_had += static_cast<bool>(claim);
+        ++num_done;
+        while (num_done < kThreads) std::this_thread::yield();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    REQUIRE(num_had == 1);
+  }
 }

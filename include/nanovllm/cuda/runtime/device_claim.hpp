@@ -7,10 +7,17 @@
 
 namespace nanovllm::cuda {
 
-/// The right to run kernels whose blocks wait for blocks behind them. All blocks of such a kernel
-/// must be on the device together: two of them at once, on two streams, could each hold
-/// multiprocessors that the other waits for. Who has no claim runs kernels without such waits,
-/// which come to their end beside any others. Within this process; movable.
+/// To run kernels whose blocks wait for blocks behind them. All blocks of such a kernel must be on
+/// the device together: two of them at once, on two streams, could each hold multiprocessors that
+/// the other waits for.
+struct WaitsForLaterBlocks {};
+/// To run kernels that wait for kernels of other devices, and may fill this one meanwhile. Of two
+/// such pairs each could have filled one device, and wait for a place on the other.
+struct WaitsForPeers {};
+
+/// A right, one of the above. Who has no claim runs kernels without such waits, or NCCL's, which
+/// take few multiprocessors. Within this process; movable.
+template <class Right>
 class DeviceClaim {
  public:
   /// None.

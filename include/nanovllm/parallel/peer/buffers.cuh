@@ -48,8 +48,9 @@ template <class T>
 /// One rank's way to a buffer of every rank. While it lives so do the buffers.
 class Buffers {
  public:
-  /// Joins the ranks, or finds that some of them has no memory, or that a pair of them cannot reach
-  /// each other. All ranks call this at the same time, with the device of `context` current.
+  /// Joins the ranks, or finds that one of them has no memory, or wants none (`bytes` is 0), or
+  /// that a pair of them cannot reach each other. All ranks call this at the same time, with the
+  /// device of `context` current.
   Buffers(std::shared_ptr<Group> group, Nccl& nccl, const cuda::Context& context, std::size_t bytes)
       : group_(std::move(group)), device_(context.device), rank_(nccl.rank()) {
     if (nccl.size() > kMaxRanks) return;
@@ -98,11 +99,12 @@ class Buffers {
     return file >> id ? std::hash<std::string>{}(id) : 0;
   }
 
-  /// Makes the buffer of this rank; it is not ready where there is no memory for it.
+  /// Makes the buffer of this rank. It is not ready if there is no memory for it, or none wanted.
   [[nodiscard]] Greeting greeting(std::size_t bytes) {
     Greeting out{};
     out.device = device_;
     out.machine = this_machine();
+    if (bytes == 0) return out;
     try {
       out.buffer = group_->make_buffer(bytes);
       if (!group_->is_one_process())

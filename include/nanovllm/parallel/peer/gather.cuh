@@ -24,6 +24,7 @@
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/parallel/peer/exchange.cuh"
 #include "nanovllm/parallel/peer/peer_view.cuh"
+#include "nanovllm/parallel/peer/sum.cuh"
 
 namespace nanovllm::peer {
 
@@ -70,8 +71,8 @@ __global__ void __launch_bounds__(kGatherThreads)
 /// See the head of this file. The vectors of 16 bytes of `part`, each row rounded up to whole ones,
 /// must fit in a slot.
 template <Element T>
-void all_gather_columns(const View& view, unsigned max_blocks, MatrixView<const T> part,
-                        MatrixView<T> whole, const cuda::Context& context) {
+void all_gather_columns(const View& view, MatrixView<const T> part, MatrixView<T> whole,
+                        const cuda::Context& context, unsigned max_blocks = Launch{}.max_blocks) {
   if (part.empty()) return;
   const auto vectors =
       cuda::RowVectors::of<T>("all_gather_columns", part.extent(0), part.extent(1));

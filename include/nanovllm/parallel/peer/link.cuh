@@ -10,6 +10,7 @@
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/device_claim.hpp"
 #include "nanovllm/parallel/nccl.cuh"
 #include "nanovllm/parallel/peer/buffers.cuh"
 #include "nanovllm/parallel/peer/peer_group.cuh"
@@ -20,10 +21,11 @@ namespace nanovllm::peer {
 /// The `View` of one rank, and what it shows.
 class Link {
  public:
-  /// Joins the ranks, or finds that some pair of them cannot reach each other. All ranks call this
-  /// at the same time, with the device of `context` current. Throws CudaError without memory for a
-  /// few words.
-  Link(const std::shared_ptr<Group>& group, Nccl& nccl, const cuda::Context& context) {
+  /// Joins the ranks, or finds that some pair of them cannot reach each other, or that a device has
+  /// another group of peers. All ranks call this at the same time, with the device of `context`
+  /// current. Throws CudaError without memory for a few words.
+  Link(const std::shared_ptr<Group>& group, Nccl& nccl, const cuda::Context& context)
+      : claim_(context.device) {
     const PeerOptions& options = group->options();
     state_ = cuda::DeviceBuffer<State>(1);
     cuda::check_cuda(cudaMemset(state_.data(), 0, sizeof(State)), "cudaMemset");
@@ -34,7 +36,8 @@ class Link {
              .vectors_of_a_rank = static_cast<std::uint32_t>(options.max_bytes / 16),
              .rank = nccl.rank(),
              .size = nccl.size()};
-    buffers_.emplace(group, nccl, context, view_.buffer_bytes());
+    buffers_.emplace(group, nccl, context, claim_ ? view_.buffer_bytes() : 0);
+    if (!reaches_peers()) claim_ = {};
     for (int r = 0; r < view_.size && reaches_peers(); ++r) view_.buffers[r] = buffers_->of(r);
   }
 
@@ -44,6 +47,7 @@ class Link {
   [[nodiscard]] std::int64_t max_vectors() const { return view_.vectors_of_a_rank; }
 
  private:
+  cuda::DeviceClaim<cuda::WaitsForPeers> claim_;  // first: it ends when no kernel waits any more
   View view_{};
   cuda::DeviceBuffer<State> state_;
   std::optional<Buffers> buffers_;  // last: its end waits for kernels that use the state

@@ -76,8 +76,7 @@ template <Element T = bf16>
     };
     const auto time_shots = [&](Shots shots) {
       return time_in_graph(nccl, context, [&] {
-        all_reduce_add_norm(view, {shots, group.options().max_blocks}, x, residual, weight, 1e-6f,
-                            x, context);
+        all_reduce_add_norm(view, {.shots = shots}, x, residual, weight, 1e-6f, x, context);
       });
     };
     at(Way::one_shot) = time_shots(Shots::one);

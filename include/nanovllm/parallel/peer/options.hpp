@@ -5,8 +5,8 @@
 
 namespace nanovllm {
 
-/// Settings of `PeerMemory`; the same on all ranks, but for `limit` and `max_blocks`. Other
-/// communicators do not read them.
+/// Settings of `PeerMemory`; the same on all ranks, but for `limit`. Other communicators do not
+/// read them.
 struct PeerOptions {
   /// Of a rank's part in a sum, a power of two from 8 KiB to 4 MiB; larger ones are NCCL's, or
   /// overlapped (below). A rank has twice as much memory for each rank of the group. 0: NCCL has
@@ -17,9 +17,6 @@ struct PeerOptions {
   double limit = 60;
   /// Whether the ways of a sum are timed when ranks are joined, or chosen by a rule.
   bool measures = true;
-  /// Of a sum. Fewer are for several groups of a process that use the same devices at the same
-  /// time: kernels of all of them, with one that stands by behind each, must have room.
-  unsigned max_blocks = 1u << 20;
   /// Of two ranks, sums behind dense layers, of at least so many bytes and not in graphs, are made
   /// in two halves, each beside the products of the other (peer/copied_sums.cuh). A rank takes
   /// twice the bytes of the largest such sum when there is one.

@@ -36,15 +36,12 @@ namespace nanovllm {
 /// caller asks for that; other sums, and small ones where it is faster, go through NCCL, as do
 /// calls that move rows. Which way is faster is measured in `attach`, and all ranks decide alike.
 /// Where two GPUs do not reach each other, or are of different machines, or there are more than
-/// eight, or `PeerOptions::max_bytes` is 0, NCCL has all calls (`reaches_peers`).
+/// eight, or one of them has another such group of this process (`WaitsForPeers`), or
+/// `PeerOptions::max_bytes` is 0, NCCL has all calls (`reaches_peers`).
 ///
 /// Calls are enqueued on the backend's stream and can be captured in graphs, as kernels alone. Sums
 /// through peers are in rank order in float32, rounded once, which is `kRankOrder`'s; NCCL's may be
 /// others where there are more than two ranks, and so `kRankOrder` is not promised.
-///
-/// A kernel that waits for other ranks keeps its place on the device, and so does one that stands
-/// by behind it. If several groups use the same devices at the same time, there must be room for
-/// the kernels of all, which `PeerOptions::max_blocks` can give.
 ///
 /// A kernel does not wait longer than `PeerOptions::limit`: then it ends the group. Later calls
 /// throw, and `throw_if_late` does.
@@ -179,8 +176,8 @@ class PeerMemory {
     if constexpr (Element<T>) {
       if (reaches_peers() && rows_of_a_call<T>(width) > 0) {
         return in_parts<T>(rows, width, [&](std::int64_t begin, std::int64_t end) {
-          peer::all_gather_columns(link_->view(), group_->options().max_blocks,
-                                   part.slice(begin, end), whole.slice(begin, end), context_);
+          peer::all_gather_columns(link_->view(), part.slice(begin, end), whole.slice(begin, end),
+                                   context_);
         });
       }
     }
@@ -231,12 +228,10 @@ class PeerMemory {
     check<ConfigError>(options.min_overlapped_bytes >= 1,
                        "PeerOptions::min_overlapped_bytes must be >= 1, got ",
                        options.min_overlapped_bytes);
-    check<ConfigError>(options.max_blocks >= 1, "PeerOptions::max_blocks must be >= 1, got 0");
   }
 
-  [[nodiscard]] peer::Launch launch(peer::Way way) const {
-    return {way == peer::Way::two_shot ? peer::Shots::two : peer::Shots::one,
-            group_->options().max_blocks};
+  [[nodiscard]] static peer::Launch launch(peer::Way way) {
+    return {.shots = way == peer::Way::two_shot ? peer::Shots::two : peer::Shots::one};
   }
 
   /// Rows of `width` elements that fit in a slot.

@@ -9,11 +9,11 @@
 /// `add_rms_norm` on that sum, whose parts it is made of.
 ///
 /// x, residual and out [n, width], weight [width]. A block takes units: rows where there is a norm,
-/// kSumThreads vectors where there is none. With a norm, all blocks have room on the device at the
-/// same time, and each sends all of its rows before it waits for one. Without, a unit waits only
-/// for the same unit of other ranks, and blocks take units in ascending order, so that no rank
-/// needs all of its blocks at once to make progress. Kernels of several ranks on one device do need
-/// room for all of theirs beside each other, and `Launch::max_blocks` gives it to them.
+/// kSumThreads vectors where there is none. A unit waits only for the same unit of other ranks, and
+/// blocks take units in ascending order, so that ranks with as many blocks each make progress where
+/// there is room for only some of them, beside kernels of others. With a norm, a block sends all of
+/// its rows before it waits for one, and a device has room for all blocks. Kernels of several ranks
+/// on one device need room beside each other, and `Launch::max_blocks` gives it to them.
 ///
 /// The kernel behind starts when those ahead of this one are done, and stands by while this one
 /// waits for other ranks. Of several such sums in a stream at most two are on the device at a time.

@@ -136,7 +136,7 @@ class DecodeWorkspace {
     // Blocks wait for pieces of blocks behind them: all must run at the same time.
     if (shares_prefixes && grid.num_blocks <= context.num_sms && group <= kDecodeMaxGroup &&
         (head_dim == 64 || head_dim == 128))
-      claim_ = DeviceClaim(context.device);
+      claim_ = DeviceClaim<WaitsForLaterBlocks>(context.device);
     if (claim_) {
       // One level of groups that hold all sequences takes less; further levels get what is left.
       max_chunks_ = std::max<std::int64_t>(max_num_seqs / 2, 1);
@@ -184,7 +184,7 @@ class DecodeWorkspace {
   std::int64_t max_num_seqs_, max_kv_heads_, group_, head_dim_;
   DecodeGrid grid_;
   std::int64_t max_chunks_ = 0;
-  DeviceClaim claim_;
+  DeviceClaim<WaitsForLaterBlocks> claim_;
   DeviceBuffer<DecodeRange> ranges_;
   DeviceBuffer<DecodeSharedRange> shared_ranges_;
   DeviceBuffer<DecodeSpan> spans_;
