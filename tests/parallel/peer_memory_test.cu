@@ -16,6 +16,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -265,6 +266,11 @@ TEST_CASE("without memory for peers NCCL has all sums", "[peer][nccl]") {
 
 TEST_CASE("of two groups on the same devices the second adds by NCCL", "[peer][nccl]") {
   if (!has_gpus(2)) return;
+  int can = 0;
+  if (cudaDeviceCanAccessPeer(&can, 0, 1) != cudaSuccess || can == 0) {
+    std::cout << "skipped: the GPUs do not reach each other\n";
+    return;
+  }
   const auto join = [](std::vector<PeerMemory>& ends) {  // returns whether each end reaches peers
     std::vector<int> out(2, 0);
     CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
@@ -277,24 +283,25 @@ TEST_CASE("of two groups on the same devices the second adds by NCCL", "[peer][n
           }) == no_errors(2));
     return out;
   };
+  const auto make = [] { return PeerMemory::make(2, {.measures = false}); };
   const std::vector<int> peers(2, 1), nccl(2, 0);
-  auto first = PeerMemory::make(2, {.measures = false});
-  if (join(first) != peers) {
-    std::cout << "skipped: the GPUs do not reach each other\n";
-    return;
-  }
-  auto second = PeerMemory::make(2, {.measures = false});
+  auto first = make();
+  REQUIRE(join(first) == peers);
+  auto second = make();
   CHECK(join(second) == nccl);
   second.clear();
-  auto third = PeerMemory::make(2, {.measures = false});
+  auto third = make();
   CHECK(join(third) == nccl);
   first.clear();
-  auto fourth = PeerMemory::make(2, {.measures = false});
+  auto fourth = make();
   CHECK(join(fourth) == peers);
   fourth.clear();
-  const cuda::DeviceClaim<cuda::WaitsForPeers> of_another(1);
-  auto fifth = PeerMemory::make(2, {.measures = false});
+  std::optional<cuda::DeviceClaim<cuda::WaitsForPeers>> of_another(std::in_place, 1);
+  auto fifth = make();
   CHECK(join(fifth) == nccl);
+  of_another.reset();
+  auto sixth = make();  // the fifth has not kept its claim of device 0
+  CHECK(join(sixth) == peers);
 }
 
 TEST_CASE("rows with gaps are summed though they do not fit at once", "[peer][nccl]") {
@@ -538,6 +545,7 @@ TEST_CASE("a rank that aborts releases one that waits for its sum, in a graph or
   for (const std::string& error : errors)
     CHECK_THAT(error, Catch::Matchers::Contains("another rank failed"));
   // A new group takes the place of the old one, end by end.
+  const bool reaches = ends[0].reaches_peers();
   auto fresh = PeerMemory::make(2);
   for (std::size_t i = 0; i < 2; ++i) ends[i] = std::move(fresh[i]);
   CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
@@ -546,6 +554,7 @@ TEST_CASE("a rank that aborts releases one that waits for its sum, in a graph or
           device.gpu.sync();
           x.download();
           check(x.host == std::vector<float>(1024, 2.f), "wrong sum in the new group");
+          check(comm.reaches_peers() == reaches, "the new group goes another way");
         }) == no_errors(2));
 }
 

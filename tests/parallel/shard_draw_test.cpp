@@ -51,6 +51,7 @@ class RecordingBackend : public CpuBackend {
   static constexpr bool kAsynchronous = true;
   static constexpr bool kSamplesPlainRows = true;
   static constexpr bool kSharesPrefixes = true;
+  [[nodiscard]] static bool may_share_prefixes() { return may_share; }
   template <class T>
   using HostBuffer = cpu::AlignedBuffer<T>;
   using Graph = std::vector<std::function<void()>>;
@@ -59,6 +60,7 @@ class RecordingBackend : public CpuBackend {
     void synchronize() const {}
   };
   inline static std::atomic<int> num_replays, num_sharing;
+  inline static std::atomic<bool> may_share = true;
 
   void run_or_record(std::function<void()> op) {
     if (recorded_ == nullptr) return op();
@@ -248,25 +250,28 @@ std::vector<Answer> answers(Engine<AnyModel, Policy>& engine, const RequestKind&
   return out;
 }
 
+template <class Policy>
+Engine<AnyModel, Policy> make_engine(const Checkpoint& checkpoint, int num_ranks) {
+  return Engine<AnyModel, Policy>({.checkpoint = checkpoint,
+                                   .tensor_parallel = num_ranks,
+                                   .num_threads = num_ranks,
+                                   .max_num_seqs = 8,
+                                   .max_num_batched_tokens = 64,
+                                   .max_model_len = 256,
+                                   .kv_size = KvSize::blocks(192),
+                                   .share_reads_from = 32,
+                                   .seed = 7});
+}
+
 /// Engines of 2 to 8 ranks against one of a single rank.
 template <class Policy>
 void check_ranks() {
-  const auto make_engine = [checkpoint = Checkpoint(make_checkpoint())](int num_ranks) {
-    return Engine<AnyModel, Policy>({.checkpoint = checkpoint,
-                                     .tensor_parallel = num_ranks,
-                                     .num_threads = num_ranks,
-                                     .max_num_seqs = 8,
-                                     .max_num_batched_tokens = 64,
-                                     .max_model_len = 256,
-                                     .kv_size = KvSize::blocks(192),
-                                     .share_reads_from = 32,
-                                     .seed = 7});
-  };
-  auto alone = make_engine(1);
+  const Checkpoint checkpoint(make_checkpoint());
+  auto alone = make_engine<Policy>(checkpoint, 1);
   std::vector<std::vector<Answer>> expected;
   for (const RequestKind& kind : request_kinds()) expected.push_back(answers(alone, kind));
   for (const int num_ranks : {2, 3, 4, 8}) {
-    auto engine = make_engine(num_ranks);
+    auto engine = make_engine<Policy>(checkpoint, num_ranks);
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const RequestKind kind = request_kinds()[i];
       INFO(num_ranks << " ranks, " << kind.name);
@@ -294,4 +299,16 @@ TEST_CASE("the same by graphs", "[ranks]") {
   check_ranks<GraphPolicy>();
   CHECK(RecordingBackend::num_replays > 1000);
   CHECK(RecordingBackend::num_sharing > 100);
+}
+
+TEST_CASE("a backend may stop sharing reads between two steps", "[ranks]") {
+  auto engine = make_engine<GraphPolicy>(Checkpoint(make_checkpoint()), 1);
+  const RequestKind kind = request_kinds()[0];
+  const std::vector<Answer> expected = answers(engine, kind);
+  for (const bool may_share : {true, false, true}) {
+    RecordingBackend::may_share = may_share;
+    RecordingBackend::num_sharing = 0;
+    CHECK(answers(engine, kind) == expected);
+    CHECK((RecordingBackend::num_sharing > 0) == may_share);
+  }
 }

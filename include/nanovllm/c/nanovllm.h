@@ -121,7 +121,7 @@ typedef struct nvllm_engine_config {
   int32_t reserved;
   double step_timeout_seconds;        ///< a longer step fails; 0: none, unless a GPU waits 60 s
   int32_t expert_parallel;            ///< 0 or 1: ranks have whole experts, and not a part of each
-  int32_t disable_custom_all_reduce;  ///< 0 or 1: NCCL alone adds; for engines that share GPUs
+  int32_t disable_custom_all_reduce;  ///< 0 or 1: NCCL alone adds over ranks
 } nvllm_engine_config;
 
 /// Loads a checkpoint and sets `*engine`.

@@ -23,6 +23,7 @@
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/device_claim.hpp"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/cuda/runtime/staging.cuh"
@@ -71,6 +72,8 @@ class CudaBackend {
   static constexpr bool kSharedMemory = false;
   static constexpr bool kAccumulatesResidual = true;
   static constexpr bool kSharesPrefixes = true;
+  /// Whether a step may read shared prefixes now.
+  [[nodiscard]] static bool may_share_prefixes() { return cuda::WaitingGroup::num_alive() < 2; }
   static constexpr bool kSamplesPlainRows = true;
   static constexpr double kKvShare = 0.9;
   static constexpr int kLoadThreads = 4;

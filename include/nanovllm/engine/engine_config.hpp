@@ -34,8 +34,8 @@ struct EngineConfig {
   /// the columns of each. Divides `tensor_parallel`, and "moe_intermediate_size".
   int expert_tensor_parallel = 1;
   /// How ranks add through the memory of peers where the policy's Communicator is `PeerMemory`, as
-  /// in `CudaFullPolicy`. `{.max_bytes = 0}` leaves all to NCCL; take it for several engines of a
-  /// process on the same devices.
+  /// in `CudaFullPolicy`. `{.max_bytes = 0}` leaves all to NCCL. Of several engines of a process
+  /// with a device in common, only the first adds through the memory of peers.
   PeerOptions peers{};
   int device = 0;  ///< CUDA: ordinal of the first rank's device; the other ranks take the next ones
   /// CPU threads of all ranks, 4096 at most; unset: all of the machine's.
@@ -67,7 +67,8 @@ struct EngineConfig {
   /// Decodes whose block tables begin with the same blocks read those once for all of them, on
   /// backends that can (CUDA), in steps in which that saves the reading of at least this many
   /// keys: fewer are read from a device's cache in less time than merging takes. Results are the
-  /// same except for the order of sums. Unset: never.
+  /// same except for the order of sums. Unset: never. Nor does it happen while several engines of
+  /// the process have ranks on GPUs.
   std::optional<std::int64_t> share_reads_from = 32'768;
   /// Blocks of the KV pool that sessions may hold, all together; unset: half of them. They are
   /// taken back for requests that could not run otherwise.

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +20,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/thread.hpp"
+#include "nanovllm/cuda/runtime/device_claim.hpp"
 #include "nanovllm/parallel/row_exchange.hpp"
 
 namespace nanovllm::detail {
@@ -48,6 +50,7 @@ struct NcclEnd {
 struct NcclGroup {
   NcclGroup(int size_in, int first_rank_in, int num_ends)
       : size(size_in), first_rank(first_rank_in), ends(static_cast<std::size_t>(num_ends)) {
+    if (size > 1) waiting.emplace();
     threads = start_threads(
         "NCCL", size > 1 ? 1 : 0, [this](int) { work(); }, [] {});
   }
@@ -122,6 +125,7 @@ struct NcclGroup {
 
   const int size;
   const int first_rank;
+  std::optional<cuda::WaitingGroup> waiting;  // unless it is of one rank
   ncclUniqueId id{};
   std::mutex mutex;  // guards what follows, except the calls
   std::condition_variable changed;

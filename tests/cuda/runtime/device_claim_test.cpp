@@ -10,6 +10,7 @@
 
 #include "catch.hpp"
 
+using nanovllm::cuda::WaitingGroup;
 using nanovllm::cuda::WaitsForLaterBlocks;
 using nanovllm::cuda::WaitsForPeers;
 using DeviceClaim = nanovllm::cuda::DeviceClaim<WaitsForLaterBlocks>;
@@ -37,6 +38,37 @@ TEST_CASE("A claim moves with its owner", "[device_claim]") {
     CHECK_FALSE(DeviceClaim(3));
   }
   CHECK(DeviceClaim(3));
+}
+
+/// As an engine at namespace scope has one: it ends after statics of functions that `main` calls.
+std::optional<DeviceClaim> outlives_main;
+
+TEST_CASE("A claim may end after main", "[device_claim]") {
+  outlives_main.emplace(9);
+  CHECK(*outlives_main);
+}
+
+TEST_CASE("A claim that is assigned to gives back what it had", "[device_claim]") {
+  DeviceClaim claim(10);
+  claim = DeviceClaim(11);
+  CHECK(claim);
+  CHECK(DeviceClaim(10));
+  CHECK_FALSE(DeviceClaim(11));
+  claim = {};
+  CHECK_FALSE(claim);
+  CHECK(DeviceClaim(11));
+}
+
+TEST_CASE("Waiting groups are counted", "[device_claim]") {
+  CHECK(WaitingGroup::num_alive() == 0);
+  {
+    const WaitingGroup one;
+    std::optional<WaitingGroup> other(std::in_place);
+    CHECK(WaitingGroup::num_alive() == 2);
+    other.reset();
+    CHECK(WaitingGroup::num_alive() == 1);
+  }
+  CHECK(WaitingGroup::num_alive() == 0);
 }
 
 TEST_CASE("Claims of another right do not count", "[device_claim]") {

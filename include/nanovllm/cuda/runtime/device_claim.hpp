@@ -1,22 +1,24 @@
 #pragma once
 /// What only one owner may do on a device at a time. For the host; nothing here needs CUDA.
 
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <utility>
 
 namespace nanovllm::cuda {
 
-/// To run kernels whose blocks wait for blocks behind them. All blocks of such a kernel must be on
-/// the device together: two of them at once, on two streams, could each hold multiprocessors that
-/// the other waits for.
+/// The right to run kernels whose blocks wait for blocks behind them. All blocks of such a kernel
+/// must be on the device together: two of them at once, on two streams, could each hold
+/// multiprocessors that the other waits for.
 struct WaitsForLaterBlocks {};
-/// To run kernels that wait for kernels of other devices, and may fill this one meanwhile. Of two
-/// such pairs each could have filled one device, and wait for a place on the other.
+/// The right to run kernels that wait for kernels of other devices and may fill this device
+/// meanwhile. If two groups of devices had it, one could fill the first device and the other the
+/// second, and each would wait for room on the device that the other fills.
 struct WaitsForPeers {};
 
-/// A right, one of the above. Who has no claim runs kernels without such waits, or NCCL's, which
-/// take few multiprocessors. Within this process; movable.
+/// The claim to a right, one of the above. An owner without it uses kernels that do not wait, or
+/// NCCL's, which wait but take few multiprocessors. Within this process; movable.
 template <class Right>
 class DeviceClaim {
  public:
@@ -42,15 +44,32 @@ class DeviceClaim {
 
  private:
   static std::mutex& mutex() {
-    static std::mutex of_all;
-    return of_all;
+    static auto* const of_all = new std::mutex;  // never destroyed: a claim may end after main
+    return *of_all;
   }
   static std::set<int>& taken() {
-    static std::set<int> devices;
-    return devices;
+    static auto* const devices = new std::set<int>;
+    return *devices;
   }
 
   int device_ = -1;
+};
+
+/// One of the groups of devices of this process whose kernels wait for each other, for as long as
+/// it lives. While there are several, kernels with `WaitsForLaterBlocks` must not run: a kernel of
+/// one group may keep multiprocessors until another device has room for its peer, and the peer may
+/// have to wait for a group that such a kernel keeps waiting.
+class WaitingGroup {
+ public:
+  WaitingGroup() { ++num_alive_; }
+  ~WaitingGroup() { --num_alive_; }
+  WaitingGroup(const WaitingGroup&) = delete;
+  WaitingGroup& operator=(const WaitingGroup&) = delete;
+
+  [[nodiscard]] static int num_alive() { return num_alive_; }
+
+ private:
+  static inline std::atomic<int> num_alive_ = 0;
 };
 
 }  // namespace nanovllm::cuda

@@ -35,9 +35,8 @@ class StepLauncher {
                std::int64_t max_num_seqs, Latencies& latencies);
 
   /// Flattens the plan and the sampler's settings of those sequences that get a token, and hands
-  /// them over. Where the settings depend on tokens that the step before has not drawn yet, `step`
-  /// awaits them. Throws what the runner throws.
-  /// @param is_behind  whether another step is under way ahead of it.
+  /// them over. If `is_behind`, another step is under way; where the settings depend on tokens that
+  /// it has not drawn yet, `step` awaits them. Throws what the runner throws.
   void launch(LaunchedStep& step, bool is_behind);
 
   /// Hands over the settings of `step`, which awaited tokens and is the oldest: all tokens before
@@ -84,6 +83,7 @@ NANOVLLM_INLINE void StepLauncher::launch(LaunchedStep& step, bool is_behind) {
   step.awaits_tokens = is_behind && sampling_.awaits_tokens(step.plan);
   if (!step.awaits_tokens) sampling_.fill(step.plan, step.faults);
   const bool is_deferred = step.awaits_tokens || sampling_.has_edits();
+  inputs_.set_share_from(runner_.share_reads_from());
   if (is_deferred) {
     inputs_.build_deferred(step.plan, block_size_);
   } else {

@@ -253,6 +253,9 @@ class Runner : public StepRunner {
 
   [[nodiscard]] bool is_asynchronous() const override { return Backend::kAsynchronous; }
   [[nodiscard]] std::optional<std::int64_t> share_reads_from() const override {
+    if constexpr (requires { Backend::may_share_prefixes(); }) {
+      if (!Backend::may_share_prefixes()) return {};
+    }
     if constexpr (requires { requires Backend::kSharesPrefixes; }) return config_.share_reads_from;
     return {};
   }

@@ -42,8 +42,8 @@ class StepRunner {
   virtual StepResults wait() = 0;
   /// Whether steps are computed behind the host's back, and not by `launch` itself.
   [[nodiscard]] virtual bool is_asynchronous() const = 0;
-  /// From how many keys saved on it makes use of what `StepInputs` finds that decodes have in
-  /// common; unset: never.
+  /// From how many keys saved on the next step makes use of what `StepInputs` finds that decodes
+  /// have in common; unset: not at all.
   [[nodiscard]] virtual std::optional<std::int64_t> share_reads_from() const { return {}; }
 
   /// What is in the KV pools, for what writes blocks to files and reads them.

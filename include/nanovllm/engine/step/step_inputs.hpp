@@ -35,6 +35,9 @@ class StepInputs {
   explicit StepInputs(std::optional<std::int64_t> share_from = {}, std::int32_t max_rows = 0)
       : share_from_(share_from), max_rows_(max_rows) {}
 
+  /// From the next `build` on.
+  void set_share_from(std::optional<std::int64_t> share_from) { share_from_ = share_from; }
+
   /// Lays out `plan`, whose sequences have their blocks by now. Row i of `sampling` belongs to the
   /// i-th row of logits: those of a planned sequence behind each other, in the plan's order.
   void build(const StepPlan& plan, std::int64_t block_size, const HostSamplingBatch& sampling);
@@ -164,8 +167,6 @@ NANOVLLM_INLINE void StepInputs::build_deferred(const StepPlan& plan, std::int64
   lay_out(plan);
   fill_tokens(block_size);
   fill_sequences();
-  forward_.shared_prefixes.clear();
-  forward_.prefix_members.clear();
   fill_output_rows(plan);
   pack(plan, kNone);
 }
@@ -261,6 +262,8 @@ NANOVLLM_INLINE void StepInputs::fill_sequences() {
   }
   header_.num_decodes = static_cast<std::int64_t>(out.kv_lens.size());
   header_.has_prefix = false;
+  out.shared_prefixes.clear();
+  out.prefix_members.clear();
   for (const PlannedSequence* planned : std::span(order_).subspan(num_as_rows_)) {
     out.query_starts.push_back(out.query_starts.back() + planned->num_tokens());
     header_.has_prefix |= planned->begin > 0;

@@ -47,7 +47,7 @@ class Link {
   [[nodiscard]] std::int64_t max_vectors() const { return view_.vectors_of_a_rank; }
 
  private:
-  cuda::DeviceClaim<cuda::WaitsForPeers> claim_;  // first: it ends when no kernel waits any more
+  cuda::DeviceClaim<cuda::WaitsForPeers> claim_;  // first, so destroyed last: no kernel waits
   View view_{};
   cuda::DeviceBuffer<State> state_;
   std::optional<Buffers> buffers_;  // last: its end waits for kernels that use the state

@@ -76,7 +76,6 @@ class PeerMemory {
     context_ = backend.context();
     nccl_.attach(backend);
     if (size() == 1 || group_->options().max_bytes == 0) return;
-    sums_.reset();
     link_ = std::make_unique<peer::Link>(group_, nccl_, context_);
     if (!reaches_peers()) return;
     table_ = group_->options().measures

@@ -9,11 +9,12 @@
 /// `add_rms_norm` on that sum, whose parts it is made of.
 ///
 /// x, residual and out [n, width], weight [width]. A block takes units: rows where there is a norm,
-/// kSumThreads vectors where there is none. A unit waits only for the same unit of other ranks, and
-/// blocks take units in ascending order, so that ranks with as many blocks each make progress where
-/// there is room for only some of them, beside kernels of others. With a norm, a block sends all of
-/// its rows before it waits for one, and a device has room for all blocks. Kernels of several ranks
-/// on one device need room beside each other, and `Launch::max_blocks` gives it to them.
+/// kSumThreads vectors where there is none. A unit waits only for the same unit of other ranks.
+/// Blocks start in ascending order, and all ranks have the same number of blocks, if their devices
+/// have the same number of multiprocessors. So a sum makes progress if each device has room for
+/// only some of its blocks, beside kernels of others. With a norm a block sends all of its rows
+/// before it waits, and an idle device has room for all blocks. Kernels of several ranks on one
+/// device need room beside each other, which `Launch::max_blocks` gives them.
 ///
 /// The kernel behind starts when those ahead of this one are done, and stands by while this one
 /// waits for other ranks. Of several such sums in a stream at most two are on the device at a time.
