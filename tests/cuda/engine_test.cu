@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
@@ -121,6 +122,12 @@ TEST_CASE("shared reads and chunks as rows are what each request is alone", "[cu
   // All at once, and one behind the other: decodes and graphs among the rows, and none.
   std::vector<Output> together = engine.generate(prompts, greedy);
   for (const auto& prompt : prompts) together.push_back(engine.generate(prompt, greedy));
+  {
+    const cuda::WaitingGroup one, other;  // steps share no more
+    CHECK_FALSE(CudaBackend::may_share_prefixes());
+    for (Output& output : engine.generate(prompts, greedy)) together.push_back(std::move(output));
+  }
+  CHECK(CudaBackend::may_share_prefixes());
   std::size_t num_compared = 0;
   for (std::size_t i = 0; i < together.size(); ++i) {
     const Output& expected = alone[i % prompts.size()];

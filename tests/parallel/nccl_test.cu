@@ -95,6 +95,17 @@ struct NcclRanks {
 
 }  // namespace
 
+TEST_CASE("groups of several ranks are counted", "[nccl]") {
+  if (!has_gpu()) return;
+  const auto alone = Nccl::make(1);
+  CHECK(cuda::WaitingGroup::num_alive() == 0);
+  {
+    const auto two = Nccl::make(2), three = Nccl::make(3);
+    CHECK(cuda::WaitingGroup::num_alive() == 2);
+  }
+  CHECK(cuda::WaitingGroup::num_alive() == 0);
+}
+
 TEMPLATE_TEST_CASE("sums and columns of all ranks, at once and from a graph", "[nccl]", float, bf16,
                    nanovllm::half) {
   const int size = most_ranks();
