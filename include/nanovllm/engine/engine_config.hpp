@@ -67,8 +67,8 @@ struct EngineConfig {
   /// Decodes whose block tables begin with the same blocks read those once for all of them, on
   /// backends that can (CUDA), in steps in which that saves the reading of at least this many
   /// keys: fewer are read from a device's cache in less time than merging takes. Results are the
-  /// same except for the order of sums. Unset: never. Nor does it happen while several engines of
-  /// the process have ranks on GPUs.
+  /// same except for the order of sums. Unset: never. Nor while several engines of the process
+  /// have several ranks on GPUs.
   std::optional<std::int64_t> share_reads_from = 32'768;
   /// Blocks of the KV pool that sessions may hold, all together; unset: half of them. They are
   /// taken back for requests that could not run otherwise.

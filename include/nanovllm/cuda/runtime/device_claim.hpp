@@ -55,10 +55,10 @@ class DeviceClaim {
   int device_ = -1;
 };
 
-/// One of the groups of devices of this process whose kernels wait for each other, for as long as
-/// it lives. While there are several, kernels with `WaitsForLaterBlocks` must not run: a kernel of
-/// one group may keep multiprocessors until another device has room for its peer, and the peer may
-/// have to wait for a group that such a kernel keeps waiting.
+/// A group of devices of this process whose kernels wait for each other; counted while it lives.
+/// While several groups live, kernels with `WaitsForLaterBlocks` must not run. Such a kernel of
+/// group A may need a multiprocessor of device 0 that a kernel of group B holds. B's kernel may
+/// wait for its peer on device 1, and device 1 may be full of A's kernels, which wait for device 0.
 class WaitingGroup {
  public:
   WaitingGroup() { ++num_alive_; }
