@@ -59,6 +59,7 @@ class DeviceClaim {
 /// While several groups live, kernels with `WaitsForLaterBlocks` must not run. Such a kernel of
 /// group A may need a multiprocessor of device 0 that a kernel of group B holds. B's kernel may
 /// wait for its peer on device 1, and device 1 may be full of A's kernels, which wait for device 0.
+/// Communicators whose kernels wait for other devices have one.
 class WaitingGroup {
  public:
   WaitingGroup() { ++num_alive_; }

@@ -75,7 +75,7 @@ NANOVLLM_INLINE StepLauncher::StepLauncher(StepRunner& runner, std::int64_t bloc
     : runner_(runner),
       block_size_(block_size),
       latencies_(latencies),
-      inputs_(runner.share_reads_from(), static_cast<std::int32_t>(max_num_seqs)),
+      inputs_({}, static_cast<std::int32_t>(max_num_seqs)),
       sampling_(vocab_size, max_num_seqs, runner.edits_logits()) {}
 
 NANOVLLM_INLINE void StepLauncher::launch(LaunchedStep& step, bool is_behind) {
