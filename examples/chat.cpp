@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-namespace nv = nanovllm;
+namespace nvllm = nanovllm;
 
 /// The current session, and the points that /back returns to.
 class Chat {
  public:
-  Chat(nv::AnyEngine& engine, std::optional<bool> enable_thinking)
+  Chat(nvllm::AnyEngine& engine, std::optional<bool> enable_thinking)
       : engine_(engine), session_(engine.session()), enable_thinking_(enable_thinking) {}
 
   void command(const std::string& line) {
@@ -43,9 +43,9 @@ class Chat {
   }
 
   void say(const std::string& line) {
-    const nv::ChatPrompt prompt{{{"user", line}}, {.enable_thinking = enable_thinking_}};
-    const nv::Output answer =
-        session_.generate(prompt, {.max_tokens = 1024}, [](const nv::TokenEvent& event) {
+    const nvllm::ChatPrompt prompt{{{"user", line}}, {.enable_thinking = enable_thinking_}};
+    const nvllm::Output answer =
+        session_.generate(prompt, {.max_tokens = 1024}, [](const nvllm::TokenEvent& event) {
           std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
           std::fflush(stdout);
         });
@@ -54,17 +54,17 @@ class Chat {
     std::printf("\n[%d prompt tokens, %d of them kept; %zu tokens, %.0f per second; %s]\n",
                 answer.num_prompt_tokens, answer.num_cached_tokens, answer.token_ids.size(),
                 seconds > 0 ? static_cast<double>(answer.token_ids.size() - 1) / seconds : 0.0,
-                std::string(nv::name(answer.finish_reason)).c_str());
+                std::string(nvllm::name(answer.finish_reason)).c_str());
   }
 
  private:
-  nv::AnyEngine& engine_;
-  nv::Session session_;
-  std::vector<nv::Session> forks_;
+  nvllm::AnyEngine& engine_;
+  nvllm::Session session_;
+  std::vector<nvllm::Session> forks_;
   std::optional<bool> enable_thinking_;
 };
 
-void run(nv::AnyEngine& engine, std::optional<bool> enable_thinking) {
+void run(nvllm::AnyEngine& engine, std::optional<bool> enable_thinking) {
   Chat chat(engine, enable_thinking);
   for (std::string line; std::printf("\n> "), std::fflush(stdout), std::getline(std::cin, line);) {
     if (line.empty()) break;
@@ -74,7 +74,7 @@ void run(nv::AnyEngine& engine, std::optional<bool> enable_thinking) {
     }
     try {
       chat.command(line);
-    } catch (const nv::Error& error) {  // a file that is not there, or another model's
+    } catch (const nvllm::Error& error) {  // a file that is not there, or another model's
       std::printf("[%s]\n", error.what());
     }
   }
@@ -90,11 +90,11 @@ int main(int argc, char** argv) try {
       model = argv[i];
     }
   }
-  const auto engine =
-      nv::make_engine<nv::PublishedModels>({.model = model, .on_load = nv::load_progress_line()});
+  const auto engine = nvllm::make_engine<nvllm::PublishedModels>(
+      {.model = model, .on_load = nvllm::load_progress_line()});
   run(*engine, enable_thinking);
   return 0;
-} catch (const nv::Error& error) {
+} catch (const nvllm::Error& error) {
   std::fprintf(stderr, "chat: %s\n", error.what());
   return 1;
 }

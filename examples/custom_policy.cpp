@@ -10,27 +10,27 @@
 #include <string>
 #include <vector>
 
-namespace nv = nanovllm;
+namespace nvllm = nanovllm;
 
 /// Plans like continuous batching, for a batch of one.
 struct OneAtATime {
   template <class Blocks>
-  static nv::StepPlan plan(const nv::SchedulerView& queues, const Blocks& blocks,
-                           nv::BatchConfig config) {
+  static nvllm::StepPlan plan(const nvllm::SchedulerView& queues, const Blocks& blocks,
+                              nvllm::BatchConfig config) {
     config.max_num_seqs = 1;
-    return nv::ContinuousBatching::plan(queues, blocks, config);
+    return nvllm::ContinuousBatching::plan(queues, blocks, config);
   }
 };
 
-struct OneAtATimePolicy : nv::DefaultPolicy {
+struct OneAtATimePolicy : nvllm::DefaultPolicy {
   using Scheduling = OneAtATime;
-  static constexpr nv::KvConfig kv{.block_size = 32};
+  static constexpr nvllm::KvConfig kv{.block_size = 32};
 };
 
 template <class Policy>
-std::vector<nv::Output> run(const char* model, const std::vector<std::string>& prompts) {
-  nv::Engine<nv::Qwen3<nv::shapes::fairytale>, Policy> engine(
-      {.model = model, .on_generate = nv::generate_progress_line()});
+std::vector<nvllm::Output> run(const char* model, const std::vector<std::string>& prompts) {
+  nvllm::Engine<nvllm::Qwen3<nvllm::shapes::fairytale>, Policy> engine(
+      {.model = model, .on_generate = nvllm::generate_progress_line()});
   std::printf("%s", engine.describe().c_str());
   const auto begin = std::chrono::steady_clock::now();
   auto outputs = engine.generate(prompts, {.temperature = 0.f, .max_tokens = 64});
@@ -46,14 +46,14 @@ int main(int argc, char** argv) try {
        {"king", "tailor", "fox", "princess", "miller", "wolf", "giant", "queen"}) {
     prompts.push_back(std::string("Once upon a time there was a ") + who + " who");
   }
-  const auto batched = run<nv::DefaultPolicy>(model, prompts);
+  const auto batched = run<nvllm::DefaultPolicy>(model, prompts);
   const auto alone = run<OneAtATimePolicy>(model, prompts);
   std::size_t num_equal = 0;
   for (std::size_t i = 0; i < prompts.size(); ++i) num_equal += batched[i].text == alone[i].text;
   std::printf("%zu of %zu texts are equal; the first:\n%s%s\n", num_equal, prompts.size(),
               prompts[0].c_str(), alone[0].text.c_str());
   return num_equal == prompts.size() ? 0 : 1;
-} catch (const nv::Error& error) {
+} catch (const nvllm::Error& error) {
   std::fprintf(stderr, "custom_policy: %s\n", error.what());
   return 1;
 }

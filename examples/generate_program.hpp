@@ -23,7 +23,7 @@
 
 namespace nanovllm::examples {
 
-namespace nv = nanovllm;
+namespace nvllm = nanovllm;
 
 struct GenerateOptions {
   EngineOptions engine;
@@ -35,16 +35,16 @@ struct GenerateOptions {
 };
 
 /// Opens the files and serves. A process that only follows rank 0 touches neither.
-inline void run(nv::AnyEngine& engine, const GenerateOptions& options, bool follows) {
+inline void run(nvllm::AnyEngine& engine, const GenerateOptions& options, bool follows) {
   if (follows) return engine.run_worker();
   LineReader input(options.input);
   std::ofstream output(options.output, std::ios::binary | std::ios::trunc);
-  nv::check<nv::LoadError>(output.good(), "cannot write '", options.output, "'");
+  nvllm::check<nvllm::LoadError>(output.good(), "cannot write '", options.output, "'");
   const int window =
       options.window != 0 ? options.window : std::max(256, 4 * options.engine.max_num_seqs);
   const BatchCounts counts =
       serve_batch(engine, input, output, !options.as_finished, static_cast<std::size_t>(window));
-  const nv::EngineStats stats = engine.stats();
+  const nvllm::EngineStats stats = engine.stats();
   std::fprintf(stderr,
                "%zu lines, %zu errors, %lld prompt tokens computed, %lld from the prefix cache, "
                "%lld generated\n",
@@ -55,11 +55,11 @@ inline void run(nv::AnyEngine& engine, const GenerateOptions& options, bool foll
 
 /// The engine of one of `Models`, and of the types that were asked for.
 template <class Models, class Float32Policy, class Bfloat16Policy>
-std::unique_ptr<nv::AnyEngine> make(const GenerateOptions& options, nv::EngineConfig config) {
+std::unique_ptr<nvllm::AnyEngine> make(const GenerateOptions& options, nvllm::EngineConfig config) {
   const NumberFormats& formats = options.engine.formats;
   return with_formats<Float32Policy, Bfloat16Policy>(formats, [&]<class Policy>() {
     save_weights<Policy>(formats, config);
-    return nv::make_engine<Models, WithProcesses<Policy>>(std::move(config));
+    return nvllm::make_engine<Models, WithProcesses<Policy>>(std::move(config));
   });
 }
 
@@ -67,7 +67,7 @@ std::unique_ptr<nv::AnyEngine> make(const GenerateOptions& options, nv::EngineCo
 struct Device {
   const char* name;
   bool (*is_present)();
-  std::unique_ptr<nv::AnyEngine> (*make)(const GenerateOptions&, nv::EngineConfig);
+  std::unique_ptr<nvllm::AnyEngine> (*make)(const GenerateOptions&, nvllm::EngineConfig);
 };
 
 /// The one that was asked for, or the first that is present.
@@ -75,7 +75,7 @@ inline const Device& choose(const std::vector<Device>& devices, const std::strin
   for (const Device& device : devices) {
     if (name == "auto" ? device.is_present() : name == device.name) return device;
   }
-  throw nv::ConfigError(nv::concat("--device ", name, ": this program was built without it"));
+  throw nvllm::ConfigError(nvllm::concat("--device ", name, ": this program was built without it"));
 }
 
 inline void add_options(CLI::App& app, GenerateOptions& options) {
@@ -119,10 +119,10 @@ inline int generate_main(int argc, char** argv, const std::vector<Device>& devic
   Processes processes;
   try {
     processes.join();
-    nv::EngineConfig config = engine_config(options.engine, processes.group());
+    nvllm::EngineConfig config = engine_config(options.engine, processes.group());
     config.prefix_caching = !options.no_prefix_cache;
     config.seed = options.seed;
-    const std::unique_ptr<nv::AnyEngine> engine =
+    const std::unique_ptr<nvllm::AnyEngine> engine =
         choose(devices, options.engine.device).make(options, std::move(config));
     run(*engine, options, processes.follows());
     return 0;

@@ -20,7 +20,7 @@
 
 namespace nanovllm::examples {
 
-namespace nv = nanovllm;
+namespace nvllm = nanovllm;
 
 /// Multiplications of one forward pass over the tokens at positions [first, last), whose
 /// predecessors' keys and values are there; logits are computed for the last of them alone.
@@ -29,7 +29,7 @@ struct Multiplications {
   std::int64_t attention = 0;  ///< q · k and p · v, with every token up to itself
   std::int64_t logits = 0;
 
-  Multiplications(const nv::Gpt2Config& c, std::int64_t first, std::int64_t last) {
+  Multiplications(const nvllm::Gpt2Config& c, std::int64_t first, std::int64_t last) {
     const std::int64_t tokens = last - first;
     const std::int64_t pairs = (last * (last + 1) - first * (first + 1)) / 2;
     dense = tokens * c.num_layers * c.hidden_size * (4 * c.hidden_size + 2 * c.intermediate_size);
@@ -41,14 +41,14 @@ struct Multiplications {
 
 /// Bytes that the keys and values of one token take: a vector of the model's width each, in every
 /// layer.
-[[nodiscard]] inline std::int64_t kv_bytes_per_token(const nv::Gpt2Config& config,
+[[nodiscard]] inline std::int64_t kv_bytes_per_token(const nvllm::Gpt2Config& config,
                                                      std::int64_t element_bytes) {
   return 2 * config.num_layers * config.hidden_size * element_bytes;
 }
 
 /// What one way of generating gave.
 struct PrimerRun {
-  std::vector<nv::TokenId> tokens;
+  std::vector<nvllm::TokenId> tokens;
   std::vector<double> seconds;       ///< of each token
   std::int64_t multiplications = 0;  ///< by formula
   std::int64_t kv_blocks = 0;        ///< of the pool, in use behind the last of these tokens
@@ -56,21 +56,21 @@ struct PrimerRun {
 
 /// How tokens are drawn. A draw depends on the seed and on the token's position alone, so both ways
 /// draw the same.
-[[nodiscard]] inline nv::SamplingParams primer_params(int count) {
+[[nodiscard]] inline nvllm::SamplingParams primer_params(int count) {
   return {.temperature = 0.8f, .top_k = 40, .seed = 3, .max_tokens = count, .ignore_eos = true};
 }
 
 /// One request: the prompt is computed once, then one token a step. It asks for a token more than is
 /// looked at, so that it still has its blocks when the last one comes.
 template <class Engine>
-PrimerRun run_with_cache(Engine& engine, const std::vector<nv::TokenId>& prompt, int count) {
+PrimerRun run_with_cache(Engine& engine, const std::vector<nvllm::TokenId>& prompt, int count) {
   PrimerRun out;
   auto before = std::chrono::steady_clock::now();
   std::string error;
-  const auto on_token = [&](const nv::TokenEvent& event) {
+  const auto on_token = [&](const nvllm::TokenEvent& event) {
     if (event.output != nullptr) error = event.output->error;
     if (event.token == nullptr || std::ssize(out.tokens) == count) return;
-    const nv::EngineStats stats = engine.stats();
+    const nvllm::EngineStats stats = engine.stats();
     out.kv_blocks = stats.num_kv_blocks - stats.num_free_kv_blocks;
     const auto now = std::chrono::steady_clock::now();
     out.seconds.push_back(std::chrono::duration<double>(now - before).count());
@@ -80,8 +80,8 @@ PrimerRun run_with_cache(Engine& engine, const std::vector<nv::TokenId>& prompt,
   engine.submit(prompt, primer_params(count + 1), on_token);
   while (engine.step()) {
   }
-  nv::check<nv::RequestError>(std::ssize(out.tokens) == count, "with the cache: expected ", count,
-                              " tokens, got ", out.tokens.size(), " ", error);
+  nvllm::check<nvllm::RequestError>(std::ssize(out.tokens) == count, "with the cache: expected ",
+                                    count, " tokens, got ", out.tokens.size(), " ", error);
   auto last = static_cast<std::int64_t>(prompt.size());
   std::int64_t first = 0;
   for (int i = 0; i < count; ++i, first = last++)
@@ -91,14 +91,14 @@ PrimerRun run_with_cache(Engine& engine, const std::vector<nv::TokenId>& prompt,
 
 /// A request for every token: each computes all tokens before it again.
 template <class Engine>
-PrimerRun run_without_cache(Engine& engine, const std::vector<nv::TokenId>& prompt, int count) {
+PrimerRun run_without_cache(Engine& engine, const std::vector<nvllm::TokenId>& prompt, int count) {
   PrimerRun out;
-  std::vector<nv::TokenId> tokens = prompt;
+  std::vector<nvllm::TokenId> tokens = prompt;
   for (int i = 0; i < count; ++i) {
     const auto before = std::chrono::steady_clock::now();
-    const nv::Output output = engine.generate(tokens, primer_params(1));
+    const nvllm::Output output = engine.generate(tokens, primer_params(1));
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - before;
-    nv::check<nv::RequestError>(output.error.empty(), output.error);
+    nvllm::check<nvllm::RequestError>(output.error.empty(), output.error);
     out.seconds.push_back(time.count());
     out.multiplications +=
         Multiplications(engine.model_config(), 0, static_cast<std::int64_t>(tokens.size())).sum();
@@ -133,18 +133,18 @@ PrimerRun run_without_cache(Engine& engine, const std::vector<nv::TokenId>& prom
   };
   const auto text = [&](double at_x, double at_y, const char* anchor, const std::string& words,
                         const char* colour) {
-    return nv::concat("<text x=\"", digits(at_x), "\" y=\"", digits(at_y), "\" text-anchor=\"",
-                      anchor, "\" fill=\"", colour, "\">", words, "</text>\n");
+    return nvllm::concat("<text x=\"", digits(at_x), "\" y=\"", digits(at_y), "\" text-anchor=\"",
+                         anchor, "\" fill=\"", colour, "\">", words, "</text>\n");
   };
 
-  std::string out = nv::concat(
+  std::string out = nvllm::concat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 660 350\" width=\"660\" "
       "height=\"350\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" "
       "role=\"img\">\n<title>Time per token with and without the KV cache</title>\n");
   for (int i = 0; unit * i <= top * 1.001; ++i) {
     const double at = y(unit * i);
-    out += nv::concat("<path d=\"M", digits(kLeft), " ", digits(at), " h", digits(kWidth),
-                      "\" stroke=\"", kText, "\" stroke-width=\"0.4\"/>\n");
+    out += nvllm::concat("<path d=\"M", digits(kLeft), " ", digits(at), " h", digits(kWidth),
+                         "\" stroke=\"", kText, "\" stroke-width=\"0.4\"/>\n");
     char label[32];
     std::snprintf(label, sizeof label, "%g ms", unit * i * 1e3);
     out += text(kLeft - 8, at + 4, "end", label, kText);
@@ -159,9 +159,9 @@ PrimerRun run_without_cache(Engine& engine, const std::vector<nv::TokenId>& prom
     std::string points;
     for (std::size_t i = 1; i < run.seconds.size(); ++i)
       points +=
-          nv::concat(points.empty() ? "M" : " L", digits(x(i)), " ", digits(y(run.seconds[i])));
-    out += nv::concat("<path d=\"", points, "\" fill=\"none\" stroke=\"", colour,
-                      "\" stroke-width=\"1.5\"/>\n");
+          nvllm::concat(points.empty() ? "M" : " L", digits(x(i)), " ", digits(y(run.seconds[i])));
+    out += nvllm::concat("<path d=\"", points, "\" fill=\"none\" stroke=\"", colour,
+                         "\" stroke-width=\"1.5\"/>\n");
     out += text(kLeft + 12, at, "start", name, colour);
   };
   line(without, "#d4772c", "without the cache", kTop + 14);
@@ -206,10 +206,10 @@ struct PrimerOptions {
 template <class Engine>
 bool teach(Engine& engine, const PrimerOptions& options, std::int64_t element_bytes,
            std::int64_t block_size, std::int64_t pool_bytes) {
-  const nv::Gpt2Config& config = engine.model_config();
-  std::vector<nv::TokenId> prompt;
+  const nvllm::Gpt2Config& config = engine.model_config();
+  std::vector<nvllm::TokenId> prompt;
   if (options.random) {
-    for (nv::TokenId i = 0; i < 16; ++i) prompt.push_back(1000 + 997 * i % 40'000);
+    for (nvllm::TokenId i = 0; i < 16; ++i) prompt.push_back(1000 + 997 * i % 40'000);
   } else {
     prompt = engine.tokenizer().encode(options.prompt);
   }
@@ -217,9 +217,9 @@ bool teach(Engine& engine, const PrimerOptions& options, std::int64_t element_by
   const auto room = static_cast<int>(engine.max_total_tokens() - num_prompt) - 1;
   const int wanted = options.num_tokens > 0 ? options.num_tokens : options.random ? 48 : room;
   const int count = std::min(wanted, room);
-  nv::check<nv::RequestError>(count >= 2, "the prompt leaves no room for three tokens");
+  nvllm::check<nvllm::RequestError>(count >= 2, "the prompt leaves no room for three tokens");
   std::ofstream svg(options.svg);
-  nv::check<nv::LoadError>(svg.good(), "cannot write '", options.svg, "'");
+  nvllm::check<nvllm::LoadError>(svg.good(), "cannot write '", options.svg, "'");
   if (count < options.num_tokens)
     std::printf("%d tokens do not fit, %d do\n", options.num_tokens, count);
 
@@ -259,7 +259,7 @@ bool teach(Engine& engine, const PrimerOptions& options, std::int64_t element_by
   const std::int64_t per_token = kv_bytes_per_token(config, element_bytes);
   const std::int64_t stored = num_prompt + count - 1,
                      blocks = (stored + block_size - 1) / block_size;
-  const nv::EngineStats stats = engine.stats();
+  const nvllm::EngineStats stats = engine.stats();
   std::printf(
       "\nmemory of the cache, by formula: 2 · %lld layers · %lld · %lld bytes = %lld bytes a "
       "token\n  %lld tokens are %lld blocks of %lld, %.2f MiB\n",
@@ -277,7 +277,7 @@ bool teach(Engine& engine, const PrimerOptions& options, std::int64_t element_by
 
   svg << draw_times(with, without, prompt.size());
   svg.close();
-  nv::check<nv::LoadError>(svg.good(), "writing '", options.svg, "' failed");
+  nvllm::check<nvllm::LoadError>(svg.good(), "writing '", options.svg, "' failed");
   std::printf("\ntime per token: %s\n", options.svg.c_str());
   return equal;
 }
@@ -296,20 +296,21 @@ int primer_main(int argc, char** argv) try {
   }
   constexpr std::int64_t kPoolBytes = 256 << 20, kElementBytes = sizeof(float);
   // Prefix caching would find the tokens of the request before: a KV cache by another name.
-  nv::EngineConfig config{
-      .max_num_seqs = 1, .kv_size = nv::KvSize::bytes(kPoolBytes), .prefix_caching = false};
+  nvllm::EngineConfig config{
+      .max_num_seqs = 1, .kv_size = nvllm::KvSize::bytes(kPoolBytes), .prefix_caching = false};
   bool equal = false;
   if (options->random) {
-    using Model = nv::Gpt2<nv::shapes::gpt2>;
-    nv::Engine<Model, Policy> engine(nv::config_of<nv::shapes::gpt2>(), {.seed = 1}, config);
+    using Model = nvllm::Gpt2<nvllm::shapes::gpt2>;
+    nvllm::Engine<Model, Policy> engine(nvllm::config_of<nvllm::shapes::gpt2>(), {.seed = 1},
+                                        config);
     equal = teach(engine, *options, kElementBytes, Policy::kv.block_size, kPoolBytes);
   } else {
     config.model = options->model;
-    nv::Engine<nv::Gpt2<nv::shapes::gpt2_any>, Policy> engine(config);
+    nvllm::Engine<nvllm::Gpt2<nvllm::shapes::gpt2_any>, Policy> engine(config);
     equal = teach(engine, *options, kElementBytes, Policy::kv.block_size, kPoolBytes);
   }
   return equal ? 0 : 1;
-} catch (const nv::Error& error) {
+} catch (const nvllm::Error& error) {
   std::fprintf(stderr, "kv_cache_primer: %s\n", error.what());
   return 1;
 }

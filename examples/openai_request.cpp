@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <thread>
 
-namespace nv = nanovllm;
+namespace nvllm = nanovllm;
 
 int main(int argc, char** argv) try {
   const char* model = argc > 1 ? argv[1] : "examples/models/fairytale";
@@ -14,18 +14,18 @@ int main(int argc, char** argv) try {
     "max_tokens": 100
   })";
 
-  nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>> engine({.model = model});
+  nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_any>> engine({.model = model});
   const std::jthread steps([&](const std::stop_token& stop) { engine.run(stop); });
 
-  nv::EngineAdapter any(engine);
-  nv::serve::OpenAiService service(any, {.model_names = {"fairytale"}});
-  const nv::serve::HttpReply reply =
+  nvllm::EngineAdapter any(engine);
+  nvllm::serve::OpenAiService service(any, {.model_names = {"fairytale"}});
+  const nvllm::serve::HttpReply reply =
       service.answer({.method = "POST", .target = "/v1/chat/completions", .body = body});
 
   std::printf("%d %s\n%s\n", reply.head.status, reply.head.content_type.c_str(),
               reply.body.c_str());
   return reply.head.status == 200 ? 0 : 1;
-} catch (const nv::Error& error) {
+} catch (const nvllm::Error& error) {
   std::fprintf(stderr, "openai_request: %s\n", error.what());
   return 1;
 }

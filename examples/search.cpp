@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace nv = nanovllm;
+namespace nvllm = nanovllm;
 
 namespace {
 
@@ -27,7 +27,7 @@ struct Paragraph {
 /// Appends the paragraphs of a file: lines between empty ones.
 void read_paragraphs(const std::string& file, std::vector<Paragraph>& out) {
   std::ifstream in(file);
-  if (!in) throw nv::Error(nv::concat("cannot read '", file, "'"));
+  if (!in) throw nvllm::Error(nvllm::concat("cannot read '", file, "'"));
   bool is_open = false;
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
@@ -49,18 +49,19 @@ int main(int argc, char** argv) try {
     std::fprintf(stderr, "usage: search MODEL_DIR \"query\" FILE...\n");
     return 2;
   }
-  const auto engine = nv::make_engine<nv::AllModels>({.model = argv[1]});
+  const auto engine = nvllm::make_engine<nvllm::AllModels>({.model = argv[1]});
   std::vector<Paragraph> paragraphs;
   for (int i = 3; i < argc; ++i) read_paragraphs(argv[i], paragraphs);
 
   std::vector<std::string> texts;
   for (const Paragraph& paragraph : paragraphs) texts.push_back(paragraph.text);
   // One token must fit behind an input. A longer paragraph is known by its end.
-  const nv::EmbedOptions options{.max_prompt_tokens =
-                                     static_cast<std::size_t>(engine->max_total_tokens() - 1)};
+  const nvllm::EmbedOptions options{.max_prompt_tokens =
+                                        static_cast<std::size_t>(engine->max_total_tokens() - 1)};
   const std::vector<std::vector<float>> vectors = engine->embed(texts, options);
   const std::vector<float> query = engine->embed(
-      nv::embedding_query("Given a question, find the passage that answers it", argv[2]), options);
+      nvllm::embedding_query("Given a question, find the passage that answers it", argv[2]),
+      options);
 
   // Vectors have length 1, so that their product is the cosine of the angle between them.
   std::vector<float> cosines;
@@ -73,11 +74,11 @@ int main(int argc, char** argv) try {
   for (std::size_t rank = 0; rank < std::min(order.size(), std::size_t{5}); ++rank) {
     const Paragraph& found = paragraphs[order[rank]];
     const std::string begin = found.text.substr(0, 100);
-    const int size = static_cast<int>(nv::utf8::complete_prefix(begin));
+    const int size = static_cast<int>(nvllm::utf8::complete_prefix(begin));
     std::printf("%.3f  %s:%d  %.*s\n", static_cast<double>(cosines[order[rank]]),
                 found.file.c_str(), found.line, size, begin.c_str());
   }
-} catch (const nv::Error& error) {
+} catch (const nvllm::Error& error) {
   std::fprintf(stderr, "search: %s\n", error.what());
   return 1;
 }

@@ -14,30 +14,30 @@
 #include <string>
 #include <vector>
 
-namespace nv = nanovllm;
+namespace nvllm = nanovllm;
 
 int main(int argc, char** argv) try {
   const char* model = argc > 1 ? argv[1] : "examples/models/fairytale";
-  nv::Engine<nv::Qwen3<nv::shapes::fairytale>> engine({.model = model, .seed = 5});
-  const auto vocabulary = std::make_shared<nv::GrammarVocabulary>(
+  nvllm::Engine<nvllm::Qwen3<nvllm::shapes::fairytale>> engine({.model = model, .seed = 5});
+  const auto vocabulary = std::make_shared<nvllm::GrammarVocabulary>(
       engine.tokenizer(), engine.model_config().eos_token_ids);
 
   struct Constraint {
     const char* prompt;
     const char* pattern;
-    std::shared_ptr<const nv::TokenMaskSource> source;
+    std::shared_ptr<const nvllm::TokenMaskSource> source;
   };
   const char* name = " (Jack|Hans|Gretel) and the [a-z]{3,9} [a-z]{3,9}";
   const char* speech = " \"(Yes|No), dear (child|king|queen), [a-z ]{8,40}(\\.|!)\"";
   const char* treasure = "\\{\"gold\":\\d{1,4},\"name\":\"[a-zA-Z ]{1,12}\"\\}";
   std::vector<Constraint> constraints{
       {"Once upon a time there lived a", " (fox|wolf|bear|golden bird)",
-       nv::text_choices(vocabulary,
-                        std::vector<std::string>{" fox", " wolf", " bear", " golden bird"})},
-      {"The tale of", name, std::make_shared<nv::RegexSource>(vocabulary, name)},
-      {"The old woman answered:", speech, std::make_shared<nv::RegexSource>(vocabulary, speech)},
+       nvllm::text_choices(vocabulary,
+                           std::vector<std::string>{" fox", " wolf", " bear", " golden bird"})},
+      {"The tale of", name, std::make_shared<nvllm::RegexSource>(vocabulary, name)},
+      {"The old woman answered:", speech, std::make_shared<nvllm::RegexSource>(vocabulary, speech)},
       {"The king's treasure: ", treasure,
-       nv::JsonSchemaCompiler(vocabulary)
+       nvllm::JsonSchemaCompiler(vocabulary)
            .json_schema(R"({
       "type": "object", "required": ["gold", "name"], "additionalProperties": false,
       "properties": {"gold": {"type": "integer", "minimum": 0, "maximum": 9999},
@@ -45,7 +45,7 @@ int main(int argc, char** argv) try {
                         {.compact = true})}};
 
   std::vector<std::string> prompts;
-  std::vector<nv::SamplingParams> params;
+  std::vector<nvllm::SamplingParams> params;
   for (const Constraint& constraint : constraints) {
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
       prompts.push_back(constraint.prompt);
@@ -60,7 +60,7 @@ int main(int argc, char** argv) try {
     all_fit = all_fit && fits;
   }
   return all_fit ? 0 : 1;
-} catch (const nv::Error& error) {
+} catch (const nvllm::Error& error) {
   std::fprintf(stderr, "structured_output: %s\n", error.what());
   return 1;
 }

@@ -12,34 +12,34 @@
 #include <string>
 #include <vector>
 
-namespace nv = nanovllm;
+namespace nvllm = nanovllm;
 
 /// Adds SamplingParams::functor_argument to the logits of green tokens.
 struct Watermark {
   static constexpr std::uint64_t kKey = 0x5eed'0f'7a1e5;
 
-  NANOVLLM_HD static bool is_green(nv::TokenId previous, nv::TokenId token) {
+  NANOVLLM_HD static bool is_green(nvllm::TokenId previous, nvllm::TokenId token) {
     std::uint64_t x =
         kKey ^ (static_cast<std::uint64_t>(previous) << 32 | static_cast<std::uint32_t>(token));
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;  // the finalizer of SplitMix64
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return (x >> 63) != 0;
   }
-  NANOVLLM_HD float operator()(float logit, nv::TokenId token,
-                               const nv::FunctorContext& context) const {
+  NANOVLLM_HD float operator()(float logit, nvllm::TokenId token,
+                               const nvllm::FunctorContext& context) const {
     return is_green(context.previous, token) ? logit + context.argument : logit;
   }
 };
 
-struct WatermarkPolicy : nv::DefaultPolicy {
+struct WatermarkPolicy : nvllm::DefaultPolicy {
   using LogitsFunctor = Watermark;
 };
 
 /// Standard deviations by which the green tokens are more than half.
-double z_score(nv::TokenId last_of_prompt, const std::vector<nv::TokenId>& tokens) {
+double z_score(nvllm::TokenId last_of_prompt, const std::vector<nvllm::TokenId>& tokens) {
   double green = 0;
-  nv::TokenId previous = last_of_prompt;
-  for (const nv::TokenId token : tokens) {
+  nvllm::TokenId previous = last_of_prompt;
+  for (const nvllm::TokenId token : tokens) {
     green += Watermark::is_green(previous, token) ? 1 : 0;
     previous = token;
   }
@@ -49,18 +49,19 @@ double z_score(nv::TokenId last_of_prompt, const std::vector<nv::TokenId>& token
 
 int main(int argc, char** argv) try {
   const char* model = argc > 1 ? argv[1] : "examples/models/fairytale";
-  nv::Engine<nv::Qwen3<nv::shapes::fairytale>, WatermarkPolicy> engine({.model = model, .seed = 3});
-  const std::vector<nv::TokenId> prompt = engine.tokenizer().encode("Once upon a time");
+  nvllm::Engine<nvllm::Qwen3<nvllm::shapes::fairytale>, WatermarkPolicy> engine(
+      {.model = model, .seed = 3});
+  const std::vector<nvllm::TokenId> prompt = engine.tokenizer().encode("Once upon a time");
   int num_right = 0;
   constexpr int kTexts = 8;
   for (const float strength : {0.f, 3.f}) {
-    std::vector<nv::SamplingParams> params(kTexts, {.temperature = 1.f, .max_tokens = 120});
+    std::vector<nvllm::SamplingParams> params(kTexts, {.temperature = 1.f, .max_tokens = 120});
     for (int i = 0; i < kTexts; ++i) {
       params[static_cast<std::size_t>(i)].functor_argument = strength;
       params[static_cast<std::size_t>(i)].seed = static_cast<std::uint64_t>(i);
     }
-    const std::vector<std::vector<nv::TokenId>> prompts(kTexts, prompt);
-    for (const nv::Output& output : engine.generate(prompts, params)) {
+    const std::vector<std::vector<nvllm::TokenId>> prompts(kTexts, prompt);
+    for (const nvllm::Output& output : engine.generate(prompts, params)) {
       const double z = z_score(prompt.back(), output.token_ids);
       const bool is_marked = z > 4;
       num_right += is_marked == (strength > 0) ? 1 : 0;
@@ -70,7 +71,7 @@ int main(int argc, char** argv) try {
   }
   std::printf("%d of %d texts were told apart\n", num_right, 2 * kTexts);
   return num_right >= 2 * kTexts - 1 ? 0 : 1;
-} catch (const nv::Error& error) {
+} catch (const nvllm::Error& error) {
   std::fprintf(stderr, "watermark: %s\n", error.what());
   return 1;
 }

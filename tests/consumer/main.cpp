@@ -5,14 +5,14 @@
 #include <exception>
 #include <vector>
 
-namespace nv = nanovllm;
+namespace nvllm = nanovllm;
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   try {
-    nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, nv::Float32Policy> engine(
+    nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_any>, nvllm::Float32Policy> engine(
         {.model = argv[1], .max_num_seqs = 4, .max_model_len = 64});
-    const std::vector<nv::Prompt> prompts{std::vector<nv::TokenId>{1, 2, 3}};
+    const std::vector<nvllm::Prompt> prompts{std::vector<nvllm::TokenId>{1, 2, 3}};
     const auto outputs =
         engine.generate(prompts, {.temperature = 0.f, .max_tokens = 4, .ignore_eos = true});
     std::printf("%zu tokens\n", outputs.at(0).token_ids.size());

@@ -19,7 +19,7 @@ says() {
     status=1
   fi
 }
-says "$program" "catch (const nv::Error& error)" "what its program does without a model"
+says "$program" "catch (const nvllm::Error& error)" "what its program does without a model"
 says "$readme" "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B" "where a model comes from"
 says "$readme" "find_package(nanovllm REQUIRED COMPONENTS prebuilt)" "how to find nanovllm::prebuilt"
 says "$readme" "NANOVLLM_INSTALL_PREBUILT=ON" "how to install nanovllm::prebuilt"

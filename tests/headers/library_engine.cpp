@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <vector>
 
-namespace nv = nanovllm;
+namespace nvllm = nanovllm;
 
 void generate(const char* model, int count, int* tokens) {
-  nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, nv::Float32Policy> engine(
+  nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_any>, nvllm::Float32Policy> engine(
       {.model = model, .max_num_seqs = 4, .max_model_len = 64});
-  const std::vector<nv::Prompt> prompts{std::vector<nv::TokenId>{1, 2, 3}};
+  const std::vector<nvllm::Prompt> prompts{std::vector<nvllm::TokenId>{1, 2, 3}};
   const auto outputs =
       engine.generate(prompts, {.temperature = 0.f, .max_tokens = count, .ignore_eos = true});
   std::ranges::copy(outputs.at(0).token_ids, tokens);

@@ -3,7 +3,7 @@
 
 #include <nanovllm/nanovllm.hpp>
 
-namespace nv = nanovllm;
+namespace nvllm = nanovllm;
 using namespace nanovllm;
 
 using Policy = DefaultPolicy;

@@ -2,9 +2,9 @@
 /// An engine of whatever model and policy, for code that is compiled once: servers, bindings.
 ///
 /// ```cpp
-/// nv::Engine<nv::Qwen3<nv::shapes::qwen3_0_6b>> engine({.model = "Qwen3-0.6B"});
-/// nv::EngineAdapter any(engine);
-/// run_server(any);  // void run_server(nv::AnyEngine&)
+/// nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_0_6b>> engine({.model = "Qwen3-0.6B"});
+/// nvllm::EngineAdapter any(engine);
+/// run_server(any);  // void run_server(nvllm::AnyEngine&)
 /// ```
 
 #include <cstdint>

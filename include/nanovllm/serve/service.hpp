@@ -2,9 +2,9 @@
 /// The OpenAI API on an engine: requests in, replies out, over any transport.
 ///
 /// ```cpp
-/// nv::EngineAdapter any(engine);
-/// nv::serve::OpenAiService service(any, {.model_names = {"Qwen3-0.6B"}});
-/// nv::serve::HttpReply reply = service.answer(
+/// nvllm::EngineAdapter any(engine);
+/// nvllm::serve::OpenAiService service(any, {.model_names = {"Qwen3-0.6B"}});
+/// nvllm::serve::HttpReply reply = service.answer(
 ///     {.method = "POST", .target = "/v1/chat/completions", .body = R"({"messages": …})"});
 /// ```
 ///

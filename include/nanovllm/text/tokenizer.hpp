@@ -1,8 +1,8 @@
 #pragma once
 /// Text to token ids and back, as Hugging Face's `tokenizers` does it, from its tokenizer.json.
 ///
-///   nv::Tokenizer tokenizer = nv::Tokenizer::from_file("Qwen3-0.6B");
-///   std::vector<nv::TokenId> ids = tokenizer.encode("Hello, world!");
+///   nvllm::Tokenizer tokenizer = nvllm::Tokenizer::from_file("Qwen3-0.6B");
+///   std::vector<nvllm::TokenId> ids = tokenizer.encode("Hello, world!");
 ///   std::string text = tokenizer.decode(ids);
 ///
 /// Encoding goes: added tokens out of the raw text, NFC, added tokens out of the normalised text,

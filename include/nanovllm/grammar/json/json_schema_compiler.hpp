@@ -1,7 +1,7 @@
 #pragma once
 /// Constraints by JSON Schema. docs/structured_output.md
 ///
-///   nv::JsonSchemaCompiler compiler(vocabulary);
+///   nvllm::JsonSchemaCompiler compiler(vocabulary);
 ///   auto source = compiler.json_schema(R"({"type": "object", "properties": …})");
 
 #include <memory>

@@ -1,8 +1,8 @@
 #pragma once
 /// The compiler of the constraints that requests state.
 ///
-///     auto compiler = std::make_shared<nv::serve::CachedConstraintCompiler>(
-///         std::make_shared<nv::serve::OutputConstraintCompiler>(vocabulary));
+///     auto compiler = std::make_shared<nvllm::serve::CachedConstraintCompiler>(
+///         std::make_shared<nvllm::serve::OutputConstraintCompiler>(vocabulary));
 
 #include <cstddef>
 #include <memory>
