@@ -21,6 +21,7 @@
 #include <thread>
 #include <utility>
 
+#include "../command_line.hpp"
 #include "../processes.hpp"
 #include "constraints.hpp"
 #include "engine_factory.hpp"
@@ -151,7 +152,7 @@ int main(int argc, char** argv) {
       "/health, and a page at /.\n\n"
       "SIGTERM or SIGINT ends it once what is under way is answered; a second one at once."};
   add_options(app, options);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = parse_command_line(app, argc, argv)) return *status;
 
   TerminationSignals signals;
   Processes processes;

@@ -806,6 +806,17 @@ class SettingsTest(unittest.TestCase):
         self.assertGreater(done.returncode, 0)
         self.assertIn(b"NANOVLLM_API_KEY", done.stderr)
 
+    def test_unknown_options_are_told_the_nearest(self):
+        for arguments, said in ((["--modle", "x"], b"unknown option --modle; did you mean --model?"),
+                                (["--model", MODEL, "--prot=0"], b"--prot; did you mean --port?"),
+                                (["--model", MODEL, "--quux"], b"unknown option --quux\n")):
+            done = subprocess.run([SERVE, *arguments], capture_output=True, timeout=DEADLINE)
+            self.assertGreater(done.returncode, 0, arguments)
+            self.assertIn(said, done.stderr)
+        done = subprocess.run([SERVE, "--version"], capture_output=True, timeout=DEADLINE)
+        self.assertRegex(done.stdout, rb"^nanovllm \d+\.\d+\.\d+\n$")
+        self.assertEqual(done.returncode, 0)
+
     # ---- Signals ----
 
     def test_sigterm_drains(self):
