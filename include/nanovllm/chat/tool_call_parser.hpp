@@ -84,6 +84,9 @@ class ToolCallParser {
 #include <span>
 #include <utility>
 
+#include "nanovllm/chat/hermes_call_reader.hpp"
+#include "nanovllm/chat/qwen3_coder_call_reader.hpp"
+
 namespace nanovllm {
 
 NANOVLLM_INLINE ToolCallParser::ToolCallParser(ToolCallFormat format, Json tools, ToolCallMode mode)

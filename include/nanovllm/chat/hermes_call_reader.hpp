@@ -1,0 +1,195 @@
+#pragma once
+/// Reads one tool call in Hermes' form, byte by byte.
+
+#include <cstdint>
+#include <string>
+
+#include "nanovllm/chat/json_scanner.hpp"
+#include "nanovllm/chat/tool_call_reader.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+
+namespace nanovllm::detail {
+
+/// {"name": …, "arguments": {…}} and </tool_call>. The members may come in any order, "arguments"
+/// may be called "parameters" and may be a string that holds an object; where there are none or
+/// null they are {}. Other members are read and dropped.
+class HermesCallReader : public ToolCallReader {
+ public:
+  Status push(char c) override;
+
+ private:
+  enum class State : std::uint8_t {
+    begin,
+    first_key,
+    next_key,
+    key,
+    colon,
+    value_begin,
+    value,
+    behind_value,
+    behind_object
+  };
+  enum class Member : std::uint8_t { name, arguments, other };
+
+  Status go(State state) {
+    state_ = state;
+    return Status::open;
+  }
+  Status begin_key(char c);
+  Status end_key();
+  Status begin_value(char c);
+  Status push_value(char c);
+  bool end_value();
+  Status push_behind_value(char c);
+  Status end_object();
+
+  State state_ = State::begin;
+  Member member_ = Member::other;
+  bool has_arguments_ = false;
+  bool is_object_ = false;  // of the arguments' value
+  JsonScanner scanner_;     // of the key or the value
+  std::string text_;        // it, as far as it is needed as a whole
+};
+
+}  // namespace nanovllm::detail
+
+#if NANOVLLM_BODIES
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "nanovllm/chat/tag_matcher.hpp"
+#include "nanovllm/io/json.hpp"
+
+namespace nanovllm::detail {
+
+/// The text that a JSON string stands for; nothing where it is not UTF-8 or has a lone surrogate.
+NANOVLLM_INLINE std::optional<std::string> unquoted(std::string_view json) {
+  try {
+    return parse_json_value(json).string();
+  } catch (const JsonError&) {
+    return std::nullopt;
+  }
+}
+
+NANOVLLM_INLINE ToolCallReader::Status HermesCallReader::push(char c) {
+  ++num_unread_;
+  switch (state_) {
+    case State::key: {
+      text_ += c;
+      const auto status = scanner_.push(c);
+      if (status == JsonScanner::Status::complete) return end_key();
+      return status == JsonScanner::Status::open ? Status::open : Status::malformed;
+    }
+    case State::value: return push_value(c);
+    case State::behind_object:
+      if (tag_.empty() && is_blank(c)) return Status::open;
+      switch (tag_.push(c, std::span(&kToolCallEnd, 1))) {
+        case TagMatcher::Status::partial: return Status::open;
+        case TagMatcher::Status::complete: return Status::complete;
+        case TagMatcher::Status::mismatch: return Status::malformed;
+      }
+      break;
+    default: break;
+  }
+  if (is_blank(c)) return Status::open;
+  switch (state_) {
+    case State::begin: return c == '{' ? go(State::first_key) : Status::malformed;
+    case State::first_key: return c == '}' ? end_object() : begin_key(c);
+    case State::next_key: return begin_key(c);
+    case State::colon: return c == ':' ? go(State::value_begin) : Status::malformed;
+    case State::value_begin: return begin_value(c);
+    default: return push_behind_value(c);
+  }
+}
+
+NANOVLLM_INLINE ToolCallReader::Status HermesCallReader::begin_key(char c) {
+  if (c != '"') return Status::malformed;
+  text_ = c;
+  scanner_ = {};
+  static_cast<void>(scanner_.push(c));
+  return go(State::key);
+}
+
+NANOVLLM_INLINE ToolCallReader::Status HermesCallReader::end_key() {
+  const std::optional<std::string> key = unquoted(text_);
+  if (!key) return Status::malformed;
+  if (*key == "name") {
+    member_ = Member::name;
+    if (!name_.empty()) return Status::malformed;
+  } else if (*key == "arguments" || *key == "parameters") {
+    member_ = Member::arguments;
+    if (std::exchange(has_arguments_, true)) return Status::malformed;
+  } else {
+    member_ = Member::other;
+  }
+  return go(State::colon);
+}
+
+NANOVLLM_INLINE ToolCallReader::Status HermesCallReader::begin_value(char c) {
+  if (member_ == Member::name && c != '"') return Status::malformed;
+  if (member_ == Member::arguments && c != '{' && c != '"' && c != 'n') return Status::malformed;
+  is_object_ = c == '{';
+  text_.clear();
+  scanner_ = {};
+  state_ = State::value;
+  return push_value(c);
+}
+
+NANOVLLM_INLINE ToolCallReader::Status HermesCallReader::push_value(char c) {
+  const auto status = scanner_.push(c);
+  if (status == JsonScanner::Status::malformed) return Status::malformed;
+  if (status == JsonScanner::Status::complete_before)
+    return end_value() ? push_behind_value(c) : Status::malformed;
+  if (member_ == Member::arguments && is_object_) {
+    arguments_ += c;
+    if (!name_.empty()) num_unread_ = 0;
+  } else {
+    text_ += c;
+  }
+  if (status == JsonScanner::Status::open) return Status::open;
+  return end_value() ? go(State::behind_value) : Status::malformed;
+}
+
+/// Takes the value of which text_ is the whole. Returns whether it is what it must be.
+NANOVLLM_INLINE bool HermesCallReader::end_value() {
+  if (member_ == Member::other) return is_json(text_);
+  if (member_ == Member::arguments && is_object_) return true;
+  if (member_ == Member::arguments && text_ == "null") {
+    arguments_ = "{}";
+  } else {
+    const std::optional<std::string> text = unquoted(text_);
+    if (!text || text->empty()) return false;
+    if (member_ == Member::name) {
+      name_ = *text;
+    } else {
+      const std::size_t begin = text->find('{');
+      if (text->find_first_not_of(" \n\t\r") != begin || !is_json(*text)) return false;
+      arguments_ = text->substr(begin, text->rfind('}') + 1 - begin);
+    }
+  }
+  num_unread_ = 0;
+  return true;
+}
+
+NANOVLLM_INLINE ToolCallReader::Status HermesCallReader::push_behind_value(char c) {
+  if (is_blank(c)) return go(State::behind_value);
+  if (c == ',') return go(State::next_key);
+  return c == '}' ? end_object() : Status::malformed;
+}
+
+NANOVLLM_INLINE ToolCallReader::Status HermesCallReader::end_object() {
+  if (name_.empty()) return Status::malformed;
+  if (!has_arguments_) {
+    arguments_ = "{}";
+    num_unread_ = 0;
+  }
+  return go(State::behind_object);
+}
+
+}  // namespace nanovllm::detail
+
+#endif  // NANOVLLM_BODIES
