@@ -16,8 +16,7 @@
 #include "nanovllm/ops/int8_kv.hpp"
 #include "timing.cuh"
 
-using namespace nanovllm;
-
+namespace nanovllm::bench {
 namespace {
 
 constexpr std::int64_t kHeadDim = 128;
@@ -65,7 +64,7 @@ struct Case {
 /// Times one case. Each call of the op reads another share of the pool, which holds at least two
 /// steps' keys and 512 MB.
 template <class Kv = bf16>
-void run_case(const Case& c, const cuda::Context& context, bench::Report& report) {
+void run_case(const Case& c, const cuda::Context& context, Report& report) {
   const std::int64_t pages_a_seq = ceil_div(c.context, c.page), pages = c.batch * pages_a_seq;
   KvView<Kv> kv{nullptr, pages, c.page, c.kv_heads, kHeadDim};
   const double kv_bytes = 2. * static_cast<double>(c.batch * c.context * c.kv_heads) *
@@ -120,7 +119,7 @@ struct SharedCase {
 };
 
 /// The same, with shared prefixes read once and without. Bytes are those of every key once.
-void run_shared(const SharedCase& c, const cuda::Context& context, bench::Report& report) {
+void run_shared(const SharedCase& c, const cuda::Context& context, Report& report) {
   constexpr std::int64_t kHeads = 16, kKvHeads = 8, kPage = 64;
   const std::int64_t batch = c.groups * c.members, context_len = c.prefix + c.own;
   const std::int64_t pages_a_prefix = c.prefix / kPage, pages_a_tail = ceil_div(c.own, kPage);
@@ -195,7 +194,7 @@ void run_shared(const SharedCase& c, const cuda::Context& context, bench::Report
   }
 }
 
-void run_plan(std::int64_t batch, const cuda::Context& context, bench::Report& report) {
+void run_plan(std::int64_t batch, const cuda::Context& context, Report& report) {
   auto lens = to_device(std::vector<std::int32_t>(static_cast<std::size_t>(batch), 1000));
   cuda::DecodeWorkspace workspace(batch, 8, 4, kHeadDim, context);
   const auto plan = [&](int) {
@@ -206,11 +205,13 @@ void run_plan(std::int64_t batch, const cuda::Context& context, bench::Report& r
 }
 
 }  // namespace
+}  // namespace nanovllm::bench
 
 int main(int argc, char** argv) {
-  cuda::Stream stream;
-  const cuda::Context context = cuda::Context::on(stream.get());
-  bench::Report report;
+  using namespace nanovllm::bench;
+  nanovllm::cuda::Stream stream;
+  const nanovllm::cuda::Context context = nanovllm::cuda::Context::on(stream.get());
+  Report report;
   const std::string part = argc > 2 ? argv[2] : "";
   if (part != "shared") {
     for (const auto& [batch, length] : std::vector<std::pair<std::int64_t, std::int64_t>>{
@@ -218,8 +219,8 @@ int main(int argc, char** argv) {
       for (const std::int64_t heads : {16, 32}) {
         const Case c{batch, length, heads, 8, 64};
         run_case(c, context, report);
-        run_case<Int8Kv>(c, context, report);
-        run_case<Fp8Kv>(c, context, report);
+        run_case<nanovllm::Int8Kv>(c, context, report);
+        run_case<nanovllm::Fp8Kv>(c, context, report);
       }
     }
   }
@@ -253,7 +254,7 @@ int main(int argc, char** argv) {
   }
   for (const auto& [batch, length] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {64, 1024}, {8, 1024}, {1, 128}, {1, 1024}, {1, 32768}}) {
-    run_case({batch, length, 16, 8, 64, cuda::DecodeStart::early}, context, report);
+    run_case({batch, length, 16, 8, 64, nanovllm::cuda::DecodeStart::early}, context, report);
   }
   for (const std::int64_t batch : {1, 64, 512}) run_plan(batch, context, report);
   if (argc > 1) report.write(argv[1]);

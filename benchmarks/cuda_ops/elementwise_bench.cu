@@ -17,8 +17,7 @@
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 
-using namespace nanovllm;
-
+namespace nanovllm::bench {
 namespace {
 
 constexpr double kCopyRate = 4.26e12;  ///< bytes/s read and written by a device copy on an H200
@@ -65,7 +64,7 @@ cuda::DeviceBuffer<U> device_copy(const std::vector<U>& values) {
 
 class Bench {
  public:
-  Bench(const cuda::Context& context, bench::Report& report, const Shape& shape, std::int64_t rows)
+  Bench(const cuda::Context& context, Report& report, const Shape& shape, std::int64_t rows)
       : context_(context), report_(report), shape_(shape), rows_(rows) {}
 
   void rms_norm() {
@@ -164,18 +163,20 @@ class Bench {
   }
 
   const cuda::Context& context_;
-  bench::Report& report_;
+  Report& report_;
   const Shape& shape_;
   std::int64_t rows_;
 };
 
 }  // namespace
+}  // namespace nanovllm::bench
 
 int main(int argc, char** argv) {
+  using namespace nanovllm::bench;
   constexpr Shape kShapes[] = {{"0.6B", 1024, 3072, 16, 8, 128}, {"8B", 4096, 12288, 32, 8, 128}};
-  const cuda::Stream stream;
-  const auto context = cuda::Context::on(stream.get());
-  bench::Report report;
+  const nanovllm::cuda::Stream stream;
+  const auto context = nanovllm::cuda::Context::on(stream.get());
+  Report report;
   for (const Shape& shape : kShapes) {
     for (std::int64_t rows : {1, 32, 256, 8192}) {
       Bench bench(context, report, shape, rows);

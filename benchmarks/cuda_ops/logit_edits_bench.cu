@@ -11,9 +11,8 @@
 #include "nanovllm/cuda/sampling/token_marks.cuh"
 #include "timing.cuh"
 
+namespace nanovllm::bench {
 namespace {
-
-using namespace nanovllm;
 
 constexpr std::int64_t kVocab = 151936;
 constexpr std::int64_t kRows = 1024;      // of logits and of slots that calls go through
@@ -84,7 +83,7 @@ struct Marking {
   }
 };
 
-void add(bench::Report& report, const char* op, std::int64_t rows, const char* what,
+void add(Report& report, const char* op, std::int64_t rows, const char* what,
          const bench::Timing& timing, double bytes) {
   char name[112];
   std::snprintf(name, sizeof name, "%s %3d %-24s floor %5.1f us: %3.0f %%", op,
@@ -102,7 +101,7 @@ struct EditCase {
 };
 
 void measure_edits(const EditCase& which, std::int64_t rows, Memory& memory,
-                   const cuda::Context& context, bench::Report& report) {
+                   const cuda::Context& context, Report& report) {
   const int sets = static_cast<int>(kRows / rows);
   const bool has_mask = which.allowed_of_1000 < 1000;
   std::vector<EditRow> edits;
@@ -158,7 +157,7 @@ void measure_edits(const EditCase& which, std::int64_t rows, Memory& memory,
 }
 
 void measure_others(std::int64_t rows, Memory& memory, const cuda::Context& context,
-                    bench::Report& report) {
+                    Report& report) {
   const int sets = static_cast<int>(kRows / rows);
   const double n = static_cast<double>(rows);
   std::vector<Marking> markings;
@@ -197,11 +196,13 @@ void measure_others(std::int64_t rows, Memory& memory, const cuda::Context& cont
 }
 
 }  // namespace
+}  // namespace nanovllm::bench
 
 int main(int argc, char** argv) {
-  cuda::Stream stream;
-  const cuda::Context context = cuda::Context::on(stream.get());
-  bench::Report report;
+  using namespace nanovllm::bench;
+  nanovllm::cuda::Stream stream;
+  const nanovllm::cuda::Context context = nanovllm::cuda::Context::on(stream.get());
+  Report report;
   Memory memory;
   Marking(memory, 0, kRows).run(memory, context);
   stream.synchronize();

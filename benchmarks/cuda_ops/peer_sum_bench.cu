@@ -20,8 +20,7 @@
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/parallel/nccl.cuh"
 
-using namespace nanovllm;
-
+namespace nanovllm::bench {
 namespace {
 
 constexpr std::int64_t kWidth = 4096, kMostRows = 512, kVocabulary = 151'936;
@@ -51,7 +50,7 @@ cuda::DeviceBuffer<T> zeros(std::int64_t count) {
 template <class Comm>
 class Bench {
  public:
-  Bench(Comm& comm, const Device& device, bench::Report& report, std::string name)
+  Bench(Comm& comm, const Device& device, Report& report, std::string name)
       : comm_(comm),
         context_(device.context()),
         report_(report),
@@ -103,13 +102,13 @@ class Bench {
 
   Comm& comm_;
   cuda::Context context_;
-  bench::Report& report_;
+  Report& report_;
   std::string name_;
   cuda::DeviceBuffer<bf16> x_, residual_, weight_;
 };
 
 template <class Comm>
-void run(std::vector<Comm> ends, bench::Report& report, const std::string& name) {
+void run(std::vector<Comm> ends, Report& report, const std::string& name) {
   std::vector<std::thread> threads;
   for (Comm& comm : ends) {
     threads.emplace_back([&] {
@@ -139,18 +138,20 @@ void run(std::vector<Comm> ends, bench::Report& report, const std::string& name)
 }
 
 }  // namespace
+}  // namespace nanovllm::bench
 
 int main(int argc, char** argv) {
+  using namespace nanovllm::bench;
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2) {
     std::printf("2 GPUs are needed, there are %d\n", count);
     return 0;
   }
-  bench::Report report;
+  Report report;
   for (int size = 2; size <= std::min(count, 8); size *= 2) {
-    run(Nccl::make(size), report, "NCCL");
-    run(PeerMemory::make(size, {.measures = false}), report, "peers by rule");
-    run(PeerMemory::make(size), report, "peers by time");
+    run(nanovllm::Nccl::make(size), report, "NCCL");
+    run(nanovllm::PeerMemory::make(size, {.measures = false}), report, "peers by rule");
+    run(nanovllm::PeerMemory::make(size), report, "peers by time");
   }
   if (argc > 1) report.write(argv[1]);
 }

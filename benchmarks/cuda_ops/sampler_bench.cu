@@ -9,9 +9,8 @@
 #include "nanovllm/cuda/sampling/sampler.cuh"
 #include "timing.cuh"
 
+namespace nanovllm::bench {
 namespace {
-
-using namespace nanovllm;
 
 constexpr std::int64_t kVocab = 151936;
 constexpr double kCopyRate = 4.26e12;  // bytes per second
@@ -44,7 +43,7 @@ struct Case {
 };
 
 void measure(const Case& which, std::int64_t rows, const cuda::Context& context,
-             cuda::DeviceBuffer<float>& logits, bench::Report& report) {
+             cuda::DeviceBuffer<float>& logits, Report& report) {
   std::vector<SamplingRow> settings(static_cast<std::size_t>(rows), which.row);
   for (std::size_t i = 0; i < settings.size(); ++i) {
     if (which.only_one && i != settings.size() / 2) settings[i] = {};
@@ -83,11 +82,13 @@ void measure(const Case& which, std::int64_t rows, const cuda::Context& context,
 }
 
 }  // namespace
+}  // namespace nanovllm::bench
 
 int main(int argc, char** argv) {
-  cuda::Stream stream;
-  const cuda::Context context = cuda::Context::on(stream.get());
-  bench::Report report;
+  using namespace nanovllm::bench;
+  nanovllm::cuda::Stream stream;
+  const nanovllm::cuda::Context context = nanovllm::cuda::Context::on(stream.get());
+  Report report;
   const std::vector<Case> cases{
       {"greedy", {.temperature = 0.f}},
       {"greedy, plain", {.temperature = 0.f}, 3, false, true},
@@ -106,7 +107,7 @@ int main(int argc, char** argv) {
       {"top_p, likely", {.top_p = .95f}, kLikely},
       {"min_p, likely", {.min_p = .05f}, kLikely},
   };
-  cuda::DeviceBuffer<float> logits(static_cast<std::size_t>(512 * 2 * kVocab));
+  nanovllm::cuda::DeviceBuffer<float> logits(static_cast<std::size_t>(512 * 2 * kVocab));
   for (float deviation : {3.f, 1.f, 6.f, kLikely}) {
     fill<<<1024, 256, 0, stream.get()>>>(logits.data(), static_cast<std::int64_t>(logits.size()),
                                          deviation);

@@ -15,8 +15,7 @@
 #include "cuda/spend_time.cuh"
 #include "engine/models.hpp"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -87,7 +86,7 @@ std::vector<std::vector<TokenId>> tokens_of(const std::vector<Output>& outputs) 
 
 std::size_t free_memory() {
   std::size_t free = 0, total = 0;
-  nanovllm::cuda::check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  cuda::check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return free;
 }
 
@@ -247,7 +246,7 @@ TEST_CASE("ops behind an early upload find what it brings", "[cuda][engine]") {
   CudaBackend backend{BackendConfig{}};
   constexpr std::size_t kSize = std::size_t{1} << 24;  // takes longer than an op takes to begin
   CudaBackend::HostBuffer<std::int32_t> from(kSize);
-  nanovllm::cuda::DeviceBuffer<std::int32_t> to(kSize);
+  cuda::DeviceBuffer<std::int32_t> to(kSize);
   for (std::int32_t i = 0; i < 4; ++i) {
     std::fill_n(from.data(), kSize, i);
     backend.upload_early(from.data(), to.data(), kSize);
@@ -263,11 +262,11 @@ TEST_CASE("an early download does not wait for ops under way", "[cuda][engine]")
   CudaBackend backend{BackendConfig{}};
   cudaStream_t const stream = backend.context().stream;
   const std::vector<std::int64_t> values(48 * 128, 7);  // counts of 48 layers of 128 experts
-  nanovllm::cuda::DeviceBuffer<std::int64_t> counts(values.size());
+  cuda::DeviceBuffer<std::int64_t> counts(values.size());
   backend.upload(values.data(), counts.data(), values.size());
   const auto occupy = [&] {
     occupy_kernel<<<2048, 256, 0, stream>>>(200'000'000);
-    nanovllm::cuda::check_cuda(cudaGetLastError(), "occupy_kernel");
+    cuda::check_cuda(cudaGetLastError(), "occupy_kernel");
   };
   std::vector<std::int64_t> early(values.size());
   const auto read = [&] { backend.download_early(counts.data(), early.data(), early.size()); };
@@ -404,3 +403,5 @@ TEST_CASE("two engines at the same time give what each gives alone", "[cuda][eng
     for (const auto& round : together[e]) CHECK(round == alone[e]);
   }
 }
+
+}  // namespace nanovllm::test

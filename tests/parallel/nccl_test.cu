@@ -13,8 +13,7 @@
 #include "nanovllm/parallel/thread_group.hpp"
 #include "parallel/collective_cases.hpp"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -287,5 +286,7 @@ TEST_CASE("an abort releases ranks that wait for rows on their GPUs", "[nccl][co
   if (size < 2) return;
   check_abort_releases<NcclRanks>(size, "another rank failed");
 }
+
+}  // namespace nanovllm::test
 
 #endif

@@ -33,8 +33,7 @@
 #include "parallel/collective_cases.hpp"
 #include "parallel/peer_rig.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -654,5 +653,7 @@ TEST_CASE("an abort releases peers that wait for rows", "[peer][nccl][collective
   if (!has_gpus(2)) return;
   check_abort_releases<PeerRanks>(2, "another rank failed");
 }
+
+}  // namespace nanovllm::test
 
 #endif

@@ -16,8 +16,7 @@
 #include "nanovllm/parallel/peer/sum.cuh"
 #include "parallel/peer_rig.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -320,3 +319,5 @@ TEST_CASE("a rank that is late beyond the limit ends the group by itself", "[pee
   CHECK(seconds < 2);
   CHECK(*rig.ending() == peer::kLate);
 }
+
+}  // namespace nanovllm::test

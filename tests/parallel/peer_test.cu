@@ -18,8 +18,7 @@
 #include "nanovllm/parallel/thread_group.hpp"
 #include "parallel/peer_rig.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -326,3 +325,5 @@ TEST_CASE("sums of peers, tiny", "[peer][racecheck]") {
   rig.sync();
   CHECK(*rig.ending() == peer::kGoesOn);
 }
+
+}  // namespace nanovllm::test

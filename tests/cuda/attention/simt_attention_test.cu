@@ -5,8 +5,7 @@
 
 #include "cuda/gpu_matrix.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -249,3 +248,5 @@ TEST_CASE("attention on the CUDA cores refuses what it cannot do", "[simt_attent
   auto three = make_sequences<float>(uneven, {1});
   CHECK_THROWS_AS((Call<float>(uneven, {{0, 1, 1}}).run(three, gpu, false)), ShapeError);
 }
+
+}  // namespace nanovllm::test

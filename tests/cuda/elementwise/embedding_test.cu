@@ -4,8 +4,7 @@
 #include "nanovllm/cuda/elementwise/gather_rows.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -128,3 +127,5 @@ TEST_CASE("embedding and gather_rows refuse operands that do not fit", "[embeddi
                       gpu.context),
                   ShapeError);
 }
+
+}  // namespace nanovllm::test

@@ -5,8 +5,7 @@
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -98,3 +97,5 @@ TEST_CASE("publish_results refuses operands that do not fit together", "[publish
   args.place = nullptr;
   CHECK_THROWS_AS(cuda::publish_results(args, gpu.context), ShapeError);
 }
+
+}  // namespace nanovllm::test

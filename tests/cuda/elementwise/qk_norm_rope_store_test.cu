@@ -5,8 +5,7 @@
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/rope.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -213,3 +212,5 @@ TEST_CASE("the ops between qkv and attention refuse operands that do not fit",
       cuda::kv_store(KvStoreArgs<float>{odd.q(), odd.v(), odd.slot_view(), odd.kv()}, gpu.context),
       ShapeError);
 }
+
+}  // namespace nanovllm::test

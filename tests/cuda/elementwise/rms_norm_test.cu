@@ -2,8 +2,7 @@
 
 #include "cuda/gpu_matrix.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -157,3 +156,5 @@ TEST_CASE("norms refuse operands that do not fit", "[rms_norm]") {
       cuda::rms_norm(RmsNormArgs<float>{x.view(), weight.row(0), 0.f, out.view()}, gpu.context),
       ShapeError);
 }
+
+}  // namespace nanovllm::test

@@ -2,8 +2,7 @@
 
 #include "cuda/gpu_matrix.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -99,3 +98,5 @@ TEST_CASE("silu_mul refuses operands that do not fit", "[silu_mul]") {
   CHECK_THROWS_AS(cuda::silu_mul(SiluMulArgs<float>{gate_up.view(), out.view()}, gpu.context),
                   ShapeError);
 }
+
+}  // namespace nanovllm::test

@@ -7,8 +7,7 @@
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -80,3 +79,5 @@ TEST_CASE("launch sets the limit of shared memory on every device, from any thre
   for (std::thread& thread : threads) thread.join();
   for (const std::uint32_t result : results) CHECK(result == 41 + 96 * 1024 / 4);
 }
+
+}  // namespace nanovllm::test

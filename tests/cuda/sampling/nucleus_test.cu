@@ -2,8 +2,7 @@
 
 #include "cuda/sampling/sampler_batch.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -200,3 +199,5 @@ TEST_CASE("One row with top_p among others is drawn as it is alone", "[sampler]"
   CHECK(sample_one({batch.logits.begin() + 97 * kVocab, batch.logits.begin() + 98 * kVocab},
                    batch.rows[97], gpu) == all.tokens[97]);
 }
+
+}  // namespace nanovllm::test

@@ -3,8 +3,7 @@
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -187,3 +186,5 @@ TEST_CASE("A graph for plain rows decides anew in every replay, and repeats bit 
     }
   }
 }
+
+}  // namespace nanovllm::test

@@ -2,8 +2,7 @@
 
 #include "cuda/sampling/sampler_batch.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 TEST_CASE("Tokens and log-probabilities are the CPU's, whatever the rows ask for", "[sampler]") {
   if (!has_gpu()) return;
@@ -288,3 +287,5 @@ TEST_CASE("No rows are no work, and what does not fit is named", "[sampler]") {
         "sample: 'top_tokens' must have at most 1024 columns, got 1025");
   CHECK_THROWS_AS(cuda::SamplerWorkspace(1, 0, gpu.context), ConfigError);
 }
+
+}  // namespace nanovllm::test

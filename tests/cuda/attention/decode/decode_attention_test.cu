@@ -14,8 +14,7 @@
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -350,3 +349,5 @@ TEST_CASE("Decode attention: a part that comes late is waited for by the clock",
   sums.download();
   for (const float sum : sums.host) CHECK(sum == 9.f);
 }
+
+}  // namespace nanovllm::test

@@ -11,8 +11,7 @@
 #include "nanovllm/ops/int8_kv.hpp"
 #include "nanovllm/ops/static_fp8_kv.hpp"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -80,9 +79,11 @@ TEMPLATE_TEST_CASE("Decode attention in 8 bits: shared prefixes", "[cuda][decode
   const std::vector<Group> groups{{2, 512}, {17, 256}, {20, 128}, {3, 1280}};
   for (const std::int64_t group : {1, 2, 5, 16}) {
     auto problem = with_groups<bf16, TestType>({.group = group, .kv_heads = 3}, groups, 5, 14);
-    nanovllm::test::expect_right(problem);
+    test::expect_right(problem);
     auto narrow = with_groups<bf16, TestType>(
         {.group = group, .kv_heads = 2, .head_dim = 64, .block_size = 64}, groups, 5, 15);
-    nanovllm::test::expect_right(narrow);
+    test::expect_right(narrow);
   }
 }
+
+}  // namespace nanovllm::test

@@ -13,8 +13,7 @@
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+namespace nanovllm::test {
 
 namespace {
 
@@ -194,3 +193,5 @@ TEST_CASE("Shared prefixes: fewer bytes, less time", "[cuda][decode_attention]")
   INFO("a layer alone " << alone << " ms, together " << together << " ms");
   CHECK(together < alone);
 }
+
+}  // namespace nanovllm::test
