@@ -8,4 +8,4 @@
 #include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/chat/lazy_chat_template.hpp"
 #include "nanovllm/chat/tool_call_format.hpp"
-#include "nanovllm/chat/tool_schemas.hpp"
+#include "nanovllm/chat/tool_calls/tool_schemas.hpp"

@@ -10,8 +10,8 @@
 #include "nanovllm/chat/chat_event.hpp"
 #include "nanovllm/chat/tag_matcher.hpp"
 #include "nanovllm/chat/tool_call_format.hpp"
-#include "nanovllm/chat/tool_call_reader.hpp"
-#include "nanovllm/chat/tool_schemas.hpp"
+#include "nanovllm/chat/tool_calls/tool_call_reader.hpp"
+#include "nanovllm/chat/tool_calls/tool_schemas.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/json.hpp"
 
@@ -84,8 +84,8 @@ class ToolCallParser {
 #include <span>
 #include <utility>
 
-#include "nanovllm/chat/hermes_call_reader.hpp"
-#include "nanovllm/chat/qwen3_coder_call_reader.hpp"
+#include "nanovllm/chat/tool_calls/hermes_call_reader.hpp"
+#include "nanovllm/chat/tool_calls/qwen3_coder_call_reader.hpp"
 
 namespace nanovllm {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "nanovllm/chat/tool_call_reader.hpp"
-#include "nanovllm/chat/tool_schemas.hpp"
+#include "nanovllm/chat/tool_calls/tool_call_reader.hpp"
+#include "nanovllm/chat/tool_calls/tool_schemas.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 
 namespace nanovllm::detail {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "nanovllm/chat/json_scanner.hpp"
-#include "nanovllm/chat/tool_call_reader.hpp"
+#include "nanovllm/chat/tool_calls/tool_call_reader.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 
 namespace nanovllm::detail {
