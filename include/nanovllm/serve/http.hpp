@@ -34,6 +34,29 @@ struct HttpRequest {
   return target;
 }
 
+/// The path of a target, without its query, with %XX decoded.
+[[nodiscard]] inline std::string path_of(std::string_view target) {
+  target = origin_form(target);
+  target = target.substr(0, target.find('?'));
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+  };
+  std::string path;
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    const bool is_coded = target[i] == '%' && i + 2 < target.size() && digit(target[i + 1]) >= 0 &&
+                          digit(target[i + 2]) >= 0;
+    if (!is_coded) {
+      path += target[i];
+      continue;
+    }
+    path += static_cast<char>(digit(target[i + 1]) * 16 + digit(target[i + 2]));
+    i += 2;
+  }
+  return path;
+}
+
 /// Status, type and further headers of a reply. Its body comes from an Exchange.
 struct HttpHead {
   int status = 200;

@@ -75,17 +75,13 @@ class OpenAiService {
 #include <optional>
 #include <string_view>
 #include <utility>
-#include <variant>
-#include <vector>
 
 #include "nanovllm/serve/admission.hpp"
 #include "nanovllm/serve/health_report.hpp"
 #include "nanovllm/serve/pooling/pooled_exchange.hpp"
 #include "nanovllm/serve/reply/generation.hpp"
-#include "nanovllm/serve/reply/logprobs.hpp"
+#include "nanovllm/serve/token_replies.hpp"
 #include "nanovllm/serve/request/api_error.hpp"
-#include "nanovllm/serve/request/request_fields.hpp"
-#include "nanovllm/serve/request/tokenize_request.hpp"
 #include "nanovllm/serve/service_load.hpp"
 #include "nanovllm/serve/whole_exchange.hpp"
 #include "nanovllm/version.hpp"
@@ -96,37 +92,10 @@ namespace detail {
 
 using ExchangePtr = std::shared_ptr<Exchange>;
 
-NANOVLLM_INLINE ExchangePtr json_reply(std::string kind, const Json& body) {
-  return std::make_shared<WholeExchange>(std::move(kind), HttpHead{}, body.dump());
-}
-
 NANOVLLM_INLINE ExchangePtr error_reply(std::string kind, const ApiError& error) {
   HttpHead head{.status = error.status};
   if (error.status == 429 || error.status == 503) head.headers.emplace_back("Retry-After", "1");
   return std::make_shared<WholeExchange>(std::move(kind), std::move(head), error.body());
-}
-
-/// The path of a target, without its query, with %XX decoded.
-NANOVLLM_INLINE std::string path_of(std::string_view target) {
-  target = origin_form(target);
-  target = target.substr(0, target.find('?'));
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-  };
-  std::string path;
-  for (std::size_t i = 0; i < target.size(); ++i) {
-    const bool is_coded = target[i] == '%' && i + 2 < target.size() && digit(target[i + 1]) >= 0 &&
-                          digit(target[i + 2]) >= 0;
-    if (!is_coded) {
-      path += target[i];
-      continue;
-    }
-    path += static_cast<char>(digit(target[i + 1]) * 16 + digit(target[i + 2]));
-    i += 2;
-  }
-  return path;
 }
 
 }  // namespace detail
@@ -162,8 +131,12 @@ struct OpenAiService::State {
   ExchangePtr rerank(const HttpRequest& request, const std::string&) {
     return start_scoring(engine, generation, config.score, true, request.body);
   }
-  ExchangePtr tokenize(const HttpRequest& request, const std::string&);
-  ExchangePtr detokenize(const HttpRequest& request, const std::string&);
+  ExchangePtr tokenize(const HttpRequest& request, const std::string&) {
+    return answer_tokenize(engine, generation, request.body);
+  }
+  ExchangePtr detokenize(const HttpRequest& request, const std::string&) {
+    return answer_detokenize(engine, generation, request.body);
+  }
   ExchangePtr list_models(const HttpRequest&, const std::string&);
   ExchangePtr show_model(const HttpRequest&, const std::string& rest);
   ExchangePtr health(const HttpRequest&, const std::string&);
@@ -205,7 +178,7 @@ OpenAiService::State::routes() {
 
 NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::route(const HttpRequest& request,
                                                                 std::string& kind) {
-  const std::string path = detail::path_of(request.target);
+  const std::string path = path_of(request.target);
   for (const Route& route : routes()) {
     const bool has_rest = route.path.ends_with('/') && path.size() > route.path.size();
     if (has_rest ? !path.starts_with(route.path) : path != route.path) continue;
@@ -232,54 +205,17 @@ NANOVLLM_INLINE Json OpenAiService::State::model_json(const std::string& name) c
                        {"max_model_len", engine.max_total_tokens()}});
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::tokenize(const HttpRequest& http,
-                                                                   const std::string&) {
-  const auto request = TokenizeRequest::parse(parse_request_body(http.body));
-  static_cast<void>(generation.model_name(request.model));
-  const bool is_text = std::holds_alternative<std::string>(request.prompt);
-  const std::string text =
-      prompt_text(engine.text(), request.prompt, is_text ? "prompt" : "messages");
-  const Tokenizer& tokenizer = tokenizer_of(engine);
-  const std::vector<TokenId> tokens =
-      is_text ? tokenizer.encode_with_template(text) : tokenizer.encode(text);
-  Json reply = Json::object({{"count", tokens.size()},
-                             {"max_model_len", engine.max_total_tokens()},
-                             {"tokens", tokens},
-                             {"token_strs", nullptr}});
-  if (request.return_token_strs) {
-    Json texts = Json::array();
-    for (const TokenId token : tokens) texts.push_back(token_text(tokenizer, token));
-    reply["token_strs"] = std::move(texts);
-  }
-  return detail::json_reply("tokenize", reply);
-}
-
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::detokenize(const HttpRequest& http,
-                                                                     const std::string&) {
-  const auto request = DetokenizeRequest::parse(parse_request_body(http.body));
-  static_cast<void>(generation.model_name(request.model));
-  const Tokenizer& tokenizer = tokenizer_of(engine);
-  for (std::size_t i = 0; i < request.tokens.size(); ++i) {
-    if (tokenizer.token_bytes(request.tokens[i]).empty())
-      refuse_field(element_path("tokens", i),
-                   concat("must be the id of a token, got ", request.tokens[i]));
-  }
-  return detail::json_reply("detokenize",
-                            Json::object({{"prompt", tokenizer.decode(request.tokens, false)}}));
-}
-
 NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::list_models(const HttpRequest&,
                                                                       const std::string&) {
   Json models = Json::array();
   for (const std::string& name : config.model_names) models.push_back(model_json(name));
-  return detail::json_reply("models",
-                            Json::object({{"object", "list"}, {"data", std::move(models)}}));
+  return json_reply("models", Json::object({{"object", "list"}, {"data", std::move(models)}}));
 }
 
 NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::show_model(const HttpRequest&,
                                                                      const std::string& rest) {
   if (rest.empty()) throw ApiError(404, "expected the name of a model behind /v1/models/");
-  return detail::json_reply("models", model_json(generation.model_name(rest)));
+  return json_reply("models", model_json(generation.model_name(rest)));
 }
 
 NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::health(const HttpRequest&,
@@ -291,7 +227,7 @@ NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::health(const HttpReque
 
 NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::version(const HttpRequest&,
                                                                   const std::string&) {
-  return detail::json_reply(
+  return json_reply(
       "version",
       Json::object({{"version", concat(NANOVLLM_VERSION_MAJOR, '.', NANOVLLM_VERSION_MINOR, '.',
                                        NANOVLLM_VERSION_PATCH)}}));

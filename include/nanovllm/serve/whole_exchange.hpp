@@ -2,10 +2,12 @@
 /// Replies that need no engine: lists, counts, errors.
 
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/exchange.hpp"
 
 namespace nanovllm::serve {
@@ -42,5 +44,10 @@ class WholeExchange final : public Exchange {
   std::mutex mutex_;
   std::string body_;
 };
+
+/// The reply 200 with `body`.
+[[nodiscard]] inline std::shared_ptr<Exchange> json_reply(std::string kind, const Json& body) {
+  return std::make_shared<WholeExchange>(std::move(kind), HttpHead{}, body.dump());
+}
 
 }  // namespace nanovllm::serve
