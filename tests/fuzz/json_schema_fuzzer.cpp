@@ -20,8 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const nv::Json schema = nv::parse_json(input, "the schema");
       const std::string grammar = nv::json_schema_grammar(schema, {.strict = strict}, limits);
       if (!grammar.starts_with("root ::= ")) std::abort();
-      const nv::GrammarLimits small{.max_nodes = 20'000, .max_terminal_steps = 1 << 18};
-      static_cast<void>(nv::make_grammar_network(grammar, 16, small));
+      const nv::GrammarLimits small{.max_nodes = 20'000};
+      static_cast<void>(nv::make_grammar_network(grammar, 16, small, nv::CompileBudget(1 << 19)));
     } catch (const nv::RequestError&) {
     }
   }

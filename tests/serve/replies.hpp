@@ -198,7 +198,8 @@ inline Answer whole(ScriptedEngine& engine, OpenAiService& service, const HttpRe
 /// A compiler that takes what it is asked for, and lets everything through.
 class AnyForm final : public ConstraintCompiler {
  public:
-  std::shared_ptr<const TokenMaskSource> compile(const OutputConstraint& constraint) override {
+  std::shared_ptr<const TokenMaskSource> compile(const OutputConstraint& constraint,
+                                                 std::stop_token = {}) override {
     last = constraint;
     if (constraint.text.find("refuse") != std::string::npos)
       throw RequestError("the keyword 'refuse' is not supported");

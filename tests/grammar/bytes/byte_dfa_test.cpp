@@ -241,6 +241,6 @@ TEST_CASE("patterns that match nothing or need too much are refused") {
   CHECK_THAT(message("(((){1000}){1000}){1000}"), Contains("500000 states"));
   CHECK_THAT(message("(a|b)*a(a|b){30}"), Contains("work"));
   CHECK_THAT(message("(abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ){4000}"),
-             Contains("transitions"));
+             Contains("work"));
   CHECK_THAT(message("([a-z]{0,500}[0-9]{0,500}){0,100}"), Contains("work"));
 }

@@ -46,13 +46,13 @@ TEST_CASE("what two automata have in common is what both match") {
       continue;
     }
     const bool have = nv::have_common_text(*a, *b);
-    std::size_t steps = nv::ByteDfa::kMaxSteps;
+    const nv::CompileBudget budget;
     if (have) {
-      both = nv::common_texts(*a, *b, steps);
-      CHECK(steps < nv::ByteDfa::kMaxSteps);
+      both = nv::common_texts(*a, *b, budget);
+      CHECK(budget.left() < nv::CompileBudget::kMaxSteps);
     } else {
       ++num_without;
-      CHECK_THROWS_AS(nv::common_texts(*a, *b, steps), nv::RequestError);
+      CHECK_THROWS_AS(nv::common_texts(*a, *b, budget), nv::RequestError);
     }
     for (const std::string& text : texts) {
       const bool is_common = matches(*a, text) && matches(*b, text);
@@ -62,7 +62,7 @@ TEST_CASE("what two automata have in common is what both match") {
   }
   CHECK(num_common > 1000);
   CHECK(num_without > 50);
-  std::size_t few = 20;
+  const nv::CompileBudget few(20);
   const nv::ByteDfa many = nv::compile_regex("[a-z]{50}");
   CHECK_THROWS_AS(nv::common_texts(many, many, few), nv::RequestError);
 }
@@ -112,7 +112,7 @@ TEST_CASE("an automaton of a step function reads what that reads") {
   nv::DfaExplorer::Kinds kinds{};
   kinds['0'] = 1;
   kinds['1'] = 2;
-  std::size_t steps = 1000;
+  const nv::CompileBudget budget(1000);
   const nv::ByteDfa dfa = nv::DfaExplorer::explore(
       kinds, 0,
       [](int& rest, std::uint8_t byte) {
@@ -120,9 +120,9 @@ TEST_CASE("an automaton of a step function reads what that reads") {
         rest = (2 * rest + (byte - '0')) % 5;
         return true;
       },
-      [](int rest) { return rest == 0; }, steps);
+      [](int rest) { return rest == 0; }, budget);
   CHECK(dfa.num_states() == 5);
-  CHECK(steps == 1000 - 5 * 3 * nv::DfaExplorer::kStepCost);
+  CHECK(budget.left() == 1000 - 5 * 3 * nv::DfaExplorer::kStepCost);
   for (const char* yes : {"", "0", "101", "1010", "1111"}) CHECK(matches(dfa, yes));
   for (const char* no : {"1", "110", "1012", "x"}) CHECK_FALSE(matches(dfa, no));
 }

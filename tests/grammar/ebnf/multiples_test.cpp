@@ -18,8 +18,7 @@ using nanovllm_test::takes;
 
 TEST_CASE("integers that a number divides, without needless zeros") {
   for (const std::int32_t step : {1, 2, 7, 10, 997}) {
-    std::size_t steps = nv::ByteDfa::kMaxSteps;
-    const nv::ByteDfa dfa = nv::multiples_of(step, steps);
+    const nv::ByteDfa dfa = nv::multiples_of(step, nv::CompileBudget());
     const auto is_read = [&](const std::string& text) {
       const auto end = dfa.next(nv::ByteDfa::kStart, text);
       return end != nv::ByteDfa::kDead && dfa.accepts(end);

@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <new>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,11 +25,15 @@ struct SlowCompiler : nv::serve::SizedConstraintCompiler {
   std::shared_ptr<const nv::GrammarVocabulary> vocabulary = byte_vocabulary();
   std::atomic<int> num_calls = 0;
 
-  nv::serve::CompiledConstraint compile_sized(
-      const nv::serve::OutputConstraint& constraint) override {
-    ++num_calls;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  nv::serve::CompiledConstraint compile_sized(const nv::serve::OutputConstraint& constraint,
+                                              std::stop_token stop) override {
+    const bool until_stopped = ++num_calls == 1 && constraint.text == "slow";
+    for (int i = 0; i < 20 || until_stopped; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (stop.stop_requested()) throw nv::CompileCancelled("stopped");
+    }
     if (constraint.text == "bad") throw nv::RequestError("bad");
+    if (constraint.text == "unlucky") throw std::bad_alloc();
     return {std::make_shared<const nv::RegexSource>(vocabulary, constraint.text),
             constraint.text.size()};
   }
@@ -37,7 +43,7 @@ struct SlowCompiler : nv::serve::SizedConstraintCompiler {
 
 TEST_CASE("equal constraints are compiled once, by however many threads they are asked for") {
   const auto inner = std::make_shared<SlowCompiler>();
-  nv::serve::CachedConstraintCompiler cache(inner, 100);
+  nv::serve::CachedConstraintCompiler cache(inner, 10'000);
   std::vector<std::shared_ptr<const nv::TokenMaskSource>> sources(8);
   std::atomic<int> num_failures = 0;
   std::vector<std::thread> threads;
@@ -54,14 +60,14 @@ TEST_CASE("equal constraints are compiled once, by however many threads they are
   for (std::thread& thread : threads) thread.join();
   for (const auto& source : sources) CHECK(source == sources[0]);
   CHECK(num_failures == 8);
-  CHECK(cache.size_bytes() == 3);
-  const int before = inner->num_calls;
-  CHECK(before >= 2);
+  CHECK(inner->num_calls == 2);
   CHECK_THROWS_AS(cache.compile({.kind = Kind::regex, .text = "bad"}), nv::RequestError);
-  CHECK(inner->num_calls == before + 1);  // failures are not remembered
+  CHECK(inner->num_calls == 2);  // a refusal is remembered
   CHECK(cache.compile({.kind = Kind::regex, .text = "abc"}) == sources[0]);
-  CHECK(inner->num_calls == before + 1);
-  CHECK(cache.num_compiled() == static_cast<std::size_t>(before) + 1);
+  CHECK_THROWS_AS(cache.compile({.kind = Kind::regex, .text = "unlucky"}), std::bad_alloc);
+  CHECK_THROWS_AS(cache.compile({.kind = Kind::regex, .text = "unlucky"}), std::bad_alloc);
+  CHECK(inner->num_calls == 4);  // any other failure is not
+  CHECK(cache.num_compiled() == 4);
 }
 
 TEST_CASE("the cache forgets what was not asked for of late") {
@@ -86,6 +92,52 @@ TEST_CASE("the cache forgets what was not asked for of late") {
   CHECK(cache.size_bytes() == 8);
   (void)compile(std::string(11, 'x'));
   CHECK(inner->num_calls == 6);
+}
+
+TEST_CASE("refusals are remembered within the same memory") {
+  const auto inner = std::make_shared<SlowCompiler>();
+  nv::serve::CachedConstraintCompiler cache(inner, 10'000);
+  for (int i = 0; i < 20; ++i) {
+    CHECK_THROWS_AS(
+        cache.compile({.kind = Kind::regex, .text = "bad", .choices = {std::to_string(i)}}),
+        nv::RequestError);
+    CHECK(cache.size_bytes() <= 10'000);
+  }
+  CHECK(cache.size_bytes() > 5000);
+}
+
+TEST_CASE("a compilation that is stopped ends for its request alone") {
+  const auto inner = std::make_shared<SlowCompiler>();
+  nv::serve::CachedConstraintCompiler cache(inner, 10'000);
+  const nv::serve::OutputConstraint slow{.kind = Kind::regex, .text = "slow"};
+  std::stop_source first_stop, third_stop;
+  std::atomic<int> num_stopped = 0;
+  const auto compile = [&](std::stop_token stop) {
+    try {
+      return cache.compile(slow, stop);
+    } catch (const nv::CompileCancelled&) {
+      ++num_stopped;
+      return std::shared_ptr<const nv::TokenMaskSource>();
+    }
+  };
+  const auto wait_for = [](auto&& condition) {
+    while (!condition()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  std::shared_ptr<const nv::TokenMaskSource> second;
+  std::thread one([&] { (void)compile(first_stop.get_token()); });
+  wait_for([&] { return inner->num_calls == 1; });
+  std::thread two([&] { second = compile({}); });
+  std::thread three([&] { (void)compile(third_stop.get_token()); });
+  third_stop.request_stop();  // it waits for the first
+  three.join();
+  CHECK(num_stopped == 1);
+  first_stop.request_stop();
+  one.join();
+  CHECK(num_stopped == 2);
+  two.join();  // compiled by itself
+  CHECK(second != nullptr);
+  CHECK(inner->num_calls == 2);
+  CHECK(cache.compile(slow) == second);
 }
 
 TEST_CASE("constraints that differ anywhere are not taken for each other") {

@@ -9,6 +9,7 @@
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/grammar/bytes/byte_nfa.hpp"
+#include "nanovllm/grammar/bytes/compile_budget.hpp"
 
 namespace nanovllm {
 
@@ -23,18 +24,13 @@ class ByteDfa {
   /// Limit of a pattern's table: states times kinds of bytes (those that the pattern
   /// distinguishes); four bytes each.
   static constexpr std::size_t kMaxTransitions = std::size_t{1} << 23;
-  /// Steps that making it deterministic may take: about a second.
-  static constexpr std::size_t kMaxSteps = std::size_t{1} << 26;
 
-  /// Makes `nfa` deterministic. Throws RequestError when that needs more than kMaxTransitions or an
-  /// undue amount of work, or when no text matches. A pattern of n characters may need 2^n states:
+  /// Makes `nfa` deterministic. Throws RequestError when that needs more than kMaxTransitions or
+  /// the budget, or when no text matches. A pattern of n characters may need 2^n states:
   /// (a|b)*a(a|b){n}.
-  explicit ByteDfa(const ByteNfa& nfa) {
-    std::size_t steps_left = kMaxSteps;
-    make(nfa, steps_left);
+  explicit ByteDfa(const ByteNfa& nfa, const CompileBudget& budget = CompileBudget()) {
+    make(nfa, budget);
   }
-  /// The same within `steps_left` steps, which it takes its own from.
-  ByteDfa(const ByteNfa& nfa, std::size_t& steps_left) { make(nfa, steps_left); }
 
   [[nodiscard]] StateId next(StateId state, std::uint8_t byte) const {
     return transitions_[static_cast<std::size_t>(state) * num_kinds_ + kind_[byte]];
@@ -66,7 +62,9 @@ class ByteDfa {
   /// A number for each state. States of one number can read the same texts of up to `depth` bytes,
   /// so what reads no more than that need not tell them apart: of x{1,500} most states are alike.
   /// They may be told apart all the same, where finding out would take long.
-  [[nodiscard]] std::vector<StateId> alike_to_depth(std::size_t depth) const;
+  /// @param max_steps that finding out may take; see CompileBudget.
+  [[nodiscard]] std::vector<StateId> alike_to_depth(
+      std::size_t depth, std::size_t max_steps = CompileBudget::kMaxSteps) const;
 
   /// Bytes of memory.
   [[nodiscard]] std::size_t size_bytes() const {
@@ -80,7 +78,7 @@ class ByteDfa {
 
   ByteDfa() = default;
 
-  void make(const ByteNfa& nfa, std::size_t& steps_left);
+  void make(const ByteNfa& nfa, const CompileBudget& budget);
   void drop_dead_ends();
 
   std::array<std::uint8_t, 256> kind_{};
@@ -113,8 +111,8 @@ class SubsetConstruction {
   using Subset = std::vector<ByteNfa::StateId>;
   static constexpr ByteNfa::StateId kAccept = -1;
 
-  SubsetConstruction(const ByteNfa& nfa, std::size_t& steps_left)
-      : nfa_(nfa), steps_left_(steps_left), seen_(nfa.states.size(), 0) {}
+  SubsetConstruction(const ByteNfa& nfa, CompileBudget budget)
+      : nfa_(nfa), budget_(std::move(budget)), seen_(nfa.states.size(), 0) {}
 
   /// What can be reached from `from` by nothing. `at_begin`: before the first byte of the text.
   [[nodiscard]] Subset closure(std::span<const ByteNfa::StateId> from, bool at_begin) {
@@ -131,6 +129,7 @@ class SubsetConstruction {
     }
     if (accepts) subset.push_back(kAccept);
     std::sort(subset.begin(), subset.end());
+    budget_.spend(8 + 2 * subset.size());
     return subset;
   }
 
@@ -141,7 +140,10 @@ class SubsetConstruction {
         numbers_.try_emplace(std::move(subset), static_cast<ByteDfa::StateId>(subsets_.size()));
     if (is_new) {
       subsets_.push_back(&found->first);
-      check_work((memory_ += size) <= kMaxMemory);
+      budget_.spend(16 + size);
+      check<RequestError>((memory_ += size) <= kMaxMemory,
+                          "the regular expression has too many states at a time to be made "
+                          "deterministic");
     }
     return found->second;
   }
@@ -168,11 +170,10 @@ class SubsetConstruction {
   void visit(std::span<const ByteNfa::StateId> from, bool at_begin, bool at_end, Use&& use) {
     ++round_;
     stack_.assign(from.begin(), from.end());
-    while (!stack_.empty()) {
+    std::size_t num_visits = 1;
+    for (; !stack_.empty(); ++num_visits) {
       const ByteNfa::StateId id = stack_.back();
       stack_.pop_back();
-      check_work(steps_left_ > 0);
-      --steps_left_;
       std::uint32_t& seen = seen_[static_cast<std::size_t>(id)];
       if (std::exchange(seen, round_) == round_) continue;
       const ByteNfa::State& state = nfa_.states[static_cast<std::size_t>(id)];
@@ -183,15 +184,11 @@ class SubsetConstruction {
       if (leads_on) stack_.push_back(state.next);
       if (state.kind == Kind::split) stack_.push_back(state.other);
     }
-  }
-
-  static void check_work(bool condition) {
-    check<RequestError>(condition,
-                        "the regular expression takes too much work to be made deterministic");
+    budget_.spend(num_visits);
   }
 
   const ByteNfa& nfa_;
-  std::size_t& steps_left_;
+  CompileBudget budget_;
   std::unordered_map<Subset, ByteDfa::StateId, Hash> numbers_;
   std::vector<const Subset*> subsets_;  // by number; keys of a map stay where they are
   std::vector<std::uint32_t> seen_;     // [state of the NFA]: the round that saw it last
@@ -202,7 +199,7 @@ class SubsetConstruction {
 
 }  // namespace detail
 
-NANOVLLM_INLINE void ByteDfa::make(const ByteNfa& nfa, std::size_t& steps_left) {
+NANOVLLM_INLINE void ByteDfa::make(const ByteNfa& nfa, const CompileBudget& budget) {
   using detail::SubsetConstruction;
   // A kind of bytes ends where a range of the pattern begins or ends; kinds are in order.
   std::array<bool, 257> begins{};
@@ -214,7 +211,7 @@ NANOVLLM_INLINE void ByteDfa::make(const ByteNfa& nfa, std::size_t& steps_left) 
   for (std::size_t byte = 1; byte < 256; ++byte) kind_[byte] = begins[byte] ? ++kind : kind;
   num_kinds_ = kind + std::size_t{1};
 
-  SubsetConstruction subsets(nfa, steps_left);
+  SubsetConstruction subsets(nfa, budget);
   subsets.number(subsets.closure(std::span(&nfa.start, 1), true));
   std::vector<std::vector<ByteNfa::StateId>> targets(num_kinds_);
   for (std::size_t at = 0; at < subsets.size(); ++at) {
@@ -232,7 +229,9 @@ NANOVLLM_INLINE void ByteDfa::make(const ByteNfa& nfa, std::size_t& steps_left) 
       const ByteNfa::State& state = nfa.states[static_cast<std::size_t>(id)];
       for (std::size_t k = kind_[state.low]; k <= kind_[state.high]; ++k)
         targets[k].push_back(state.next);
+      budget.spend(kind_[state.high] - kind_[state.low] + std::size_t{1});
     }
+    budget.spend(num_kinds_);
     flags_.push_back(accepts ? kAccepts : 0);
     StateId target = kDead;
     for (std::size_t k = 0; k < num_kinds_; ++k) {
@@ -249,15 +248,15 @@ NANOVLLM_INLINE void ByteDfa::make(const ByteNfa& nfa, std::size_t& steps_left) 
 /// By rounds: two states are alike to depth d + 1 if every byte leads both to states that are alike
 /// to depth d, or neither to any. Source: Moore, "Gedanken-Experiments on Sequential
 /// Machines", 1956.
-NANOVLLM_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(std::size_t depth) const {
-  constexpr std::size_t kMaxWork = std::size_t{1} << 27;  // some 0.5 s
+NANOVLLM_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(std::size_t depth,
+                                                                      std::size_t max_steps) const {
   const std::size_t n = num_states();
   std::vector<StateId> alike(n, 0), next(n);
   std::vector<StateId> seen(n * num_kinds_);               // [state][kind]: the number it leads to
   std::unordered_map<std::uint64_t, std::size_t> of_hash;  // a state for each hash of its row
   std::size_t count = 1;
   for (std::size_t d = 0; d < depth; ++d) {
-    if ((d + 1) * seen.size() > kMaxWork) {
+    if ((d + 1) * seen.size() > 2 * max_steps) {
       std::iota(alike.begin(), alike.end(), 0);
       return alike;
     }

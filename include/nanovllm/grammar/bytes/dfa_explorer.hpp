@@ -24,12 +24,12 @@ class DfaExplorer {
   /// order.
   /// @param step       step(state, byte): changes the state; false where the byte cannot be read.
   /// @param accepts    accepts(state): whether the text may end there.
-  /// @param steps_left each call of `step` takes kStepCost of it. Throws RequestError when it is
-  ///                   used up, when the automaton has more than ByteDfa::kMaxTransitions, or when
-  ///                   it reads no text to an end.
+  /// @param budget each call of `step` takes kStepCost of it. Throws RequestError when it is used
+  ///               up, when the automaton has more than ByteDfa::kMaxTransitions, or when it reads
+  ///               no text to an end.
   template <class State, class Step, class Accepts>
   [[nodiscard]] static ByteDfa explore(const Kinds& kinds, const State& start, Step&& step,
-                                       Accepts&& accepts, std::size_t& steps_left) {
+                                       Accepts&& accepts, const CompileBudget& budget) {
     ByteDfa out;
     out.kind_ = kinds;
     std::vector<std::uint8_t> byte_of;  // [kind]
@@ -44,9 +44,7 @@ class DfaExplorer {
                           " transitions");
       out.flags_.push_back(accepts(states[at]) ? ByteDfa::kAccepts : 0);
       for (const std::uint8_t byte : byte_of) {
-        check<RequestError>(steps_left >= kStepCost,
-                            "a combination of regular expressions takes too much work");
-        steps_left -= kStepCost;
+        budget.spend(kStepCost);
         State next = states[at];
         if (!step(next, byte)) {
           out.transitions_.push_back(ByteDfa::kDead);

@@ -8,14 +8,12 @@
 
 namespace nanovllm {
 
-/// Whether some text matches both. Throws RequestError if that takes too much work.
-[[nodiscard]] bool have_common_text(const ByteDfa& a, const ByteDfa& b);
-
-/// The same out of a budget of pairs of states that several questions share.
-[[nodiscard]] bool have_common_text(const ByteDfa& a, const ByteDfa& b, std::size_t& pairs_left);
+/// Whether some text matches both. Throws RequestError if that takes more than the budget.
+[[nodiscard]] bool have_common_text(const ByteDfa& a, const ByteDfa& b,
+                                    const CompileBudget& budget = CompileBudget());
 
 /// The texts that both match. Throws RequestError where there are none, and as DfaExplorer does.
-[[nodiscard]] ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b, std::size_t& steps_left);
+[[nodiscard]] ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b, const CompileBudget& budget);
 
 }  // namespace nanovllm
 
@@ -31,12 +29,8 @@ namespace nanovllm {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b) {
-  std::size_t pairs_left = ByteDfa::kMaxTransitions / 256;
-  return have_common_text(a, b, pairs_left);
-}
-
-NANOVLLM_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b, std::size_t& pairs_left) {
+NANOVLLM_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b,
+                                      const CompileBudget& budget) {
   using StateId = ByteDfa::StateId;
   std::unordered_map<std::uint64_t, bool> seen;
   std::vector<std::pair<StateId, StateId>> open{{ByteDfa::kStart, ByteDfa::kStart}};
@@ -44,21 +38,21 @@ NANOVLLM_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b, std::s
     const auto [left, right] = open.back();
     open.pop_back();
     if (a.accepts(left) && b.accepts(right)) return true;
+    budget.spend(256);
     for (int byte = 0; byte < 256; ++byte) {
       const StateId next = a.next(left, static_cast<std::uint8_t>(byte));
       const StateId other = b.next(right, static_cast<std::uint8_t>(byte));
       if (next == ByteDfa::kDead || other == ByteDfa::kDead) continue;
       const auto key = (static_cast<std::uint64_t>(next) << 32) | static_cast<std::uint32_t>(other);
       if (!seen.try_emplace(key, true).second) continue;
-      check<RequestError>(pairs_left > 0, "comparing regular expressions takes too much work");
-      --pairs_left;
       open.emplace_back(next, other);
     }
   }
   return false;
 }
 
-NANOVLLM_INLINE ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b, std::size_t& steps_left) {
+NANOVLLM_INLINE ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b,
+                                     const CompileBudget& budget) {
   using Pair = std::pair<ByteDfa::StateId, ByteDfa::StateId>;
   return DfaExplorer::explore(
       DfaExplorer::common_kinds(a, b), Pair{ByteDfa::kStart, ByteDfa::kStart},
@@ -66,7 +60,7 @@ NANOVLLM_INLINE ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b, std::si
         at = {a.next(at.first, byte), b.next(at.second, byte)};
         return at.first != ByteDfa::kDead && at.second != ByteDfa::kDead;
       },
-      [&](const Pair& at) { return a.accepts(at.first) && b.accepts(at.second); }, steps_left);
+      [&](const Pair& at) { return a.accepts(at.first) && b.accepts(at.second); }, budget);
 }
 
 }  // namespace nanovllm

@@ -20,9 +20,7 @@ struct GrammarLimits {
   std::size_t max_nodes = 500'000;                         ///< of all rules
   std::size_t max_terminal_bytes = std::size_t{64} << 20;  ///< of all automata
   std::size_t max_wide_bytes = std::size_t{4} << 20;       ///< of those that are wide
-  /// Steps that making all automata deterministic may take: about a quarter of a second.
-  std::size_t max_terminal_steps = ByteDfa::kMaxSteps / 8;
-  std::size_t max_rule_depth = 100;  ///< of rules within a terminal
+  std::size_t max_rule_depth = 100;                        ///< of rules within a terminal
 };
 
 /// Every node that is `is_open` has a way to the end of its rule. Immutable.
@@ -59,11 +57,12 @@ struct GrammarNetwork {
 };
 
 /// The network of a grammar in the notation of grammar/ebnf/ebnf_parser.hpp. Throws RequestError
-/// where it is not in that notation, beyond the limits, has no text, or has a rule that calls
-/// itself before it reads anything.
+/// where it is not in that notation, beyond the limits or the budget, has no text, or has a rule
+/// that calls itself before it reads anything.
 /// @param depth bytes of the longest token.
 [[nodiscard]] GrammarNetwork make_grammar_network(std::string_view ebnf, std::size_t depth,
-                                                  const GrammarLimits& limits = {});
+                                                  const GrammarLimits& limits = {},
+                                                  const CompileBudget& budget = CompileBudget());
 
 }  // namespace nanovllm
 
@@ -91,11 +90,12 @@ namespace detail {
 /// loops.
 class NetworkBuilder {
  public:
-  NetworkBuilder(std::string_view ebnf, std::size_t depth, const GrammarLimits& limits)
-      : grammar_(parse_ebnf(ebnf)),
-        depth_(depth),
-        limits_(limits),
-        steps_left_(limits.max_terminal_steps) {}
+  NetworkBuilder(std::string_view ebnf, std::size_t depth, const GrammarLimits& limits,
+                 CompileBudget budget)
+      : depth_(depth), limits_(limits), budget_(std::move(budget)) {
+    budget_.spend(kByteCost * ebnf.size());
+    grammar_ = parse_ebnf(ebnf);
+  }
 
   [[nodiscard]] GrammarNetwork build() {
     out_.root = grammar_.root;
@@ -116,11 +116,14 @@ class NetworkBuilder {
   using Node = GrammarNetwork::Node;
   using Kind = Node::Kind;
 
+  static constexpr std::size_t kByteCost = 2, kNodeCost = 10;  // of the budget's steps
+
   [[nodiscard]] static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
 
   NodeId add(Node node) {
     check<RequestError>(out_.nodes.size() < limits_.max_nodes, "the grammar needs more than ",
                         limits_.max_nodes, " states");
+    budget_.spend(kNodeCost);
     out_.nodes.push_back(node);
     return static_cast<NodeId>(out_.nodes.size() - 1);
   }
@@ -234,15 +237,15 @@ class NetworkBuilder {
 
   /// What all parts of a terminal read.
   [[nodiscard]] ByteDfa automaton(const EbnfNode& node) {
-    if (node.kind == EbnfNode::Kind::multiple) return multiples_of(node.min, steps_left_);
+    if (node.kind == EbnfNode::Kind::multiple) return multiples_of(node.min, budget_);
     if (node.kind != EbnfNode::Kind::terminal)
-      return ByteDfa(make_nfa(regex(node, 0)), steps_left_);
-    ByteDfa out(make_nfa(regex(node.parts.front(), 0)), steps_left_);
+      return ByteDfa(make_nfa(regex(node, 0), budget_), budget_);
+    ByteDfa out(make_nfa(regex(node.parts.front(), 0), budget_), budget_);
     for (std::size_t i = 1; i < node.parts.size(); ++i) {
       const EbnfNode& part = node.parts[i];
       out = part.kind == EbnfNode::Kind::string
-                ? strings_of_length(out, part.min, part.max, steps_left_)
-                : common_texts(out, automaton(part), steps_left_);
+                ? strings_of_length(out, part.min, part.max, budget_)
+                : common_texts(out, automaton(part), budget_);
     }
     return out;
   }
@@ -292,6 +295,7 @@ class NetworkBuilder {
     std::vector<bool> can(out_.nodes.size(), false);
     for (bool changes = true; changes;) {
       changes = false;
+      budget_.spend(can.size());
       for (std::size_t i = 0; i < can.size(); ++i) {
         if (can[i]) continue;
         const Node& node = out_.nodes[i];
@@ -376,11 +380,12 @@ class NetworkBuilder {
   EbnfGrammar grammar_;
   std::size_t depth_;
   GrammarLimits limits_;
+  CompileBudget budget_;
   GrammarNetwork out_;
   std::unordered_map<std::string_view, std::int32_t> terminals_,
       unused_;                 // by how they are written
   std::vector<bool> is_seen_;  // [node]
-  std::size_t num_bytes_ = 0, num_wide_bytes_ = 0, steps_left_;
+  std::size_t num_bytes_ = 0, num_wide_bytes_ = 0;
 };
 
 }  // namespace detail
@@ -392,8 +397,9 @@ NANOVLLM_INLINE std::size_t GrammarNetwork::size_bytes() const {
 }
 
 NANOVLLM_INLINE GrammarNetwork make_grammar_network(std::string_view ebnf, std::size_t depth,
-                                                    const GrammarLimits& limits) {
-  return detail::NetworkBuilder(ebnf, depth, limits).build();
+                                                    const GrammarLimits& limits,
+                                                    const CompileBudget& budget) {
+  return detail::NetworkBuilder(ebnf, depth, limits, budget).build();
 }
 
 }  // namespace nanovllm

@@ -31,7 +31,7 @@ class GrammarSource final : public TokenMaskSource {
   /// Throws RequestError as make_grammar_network does.
   GrammarSource(std::shared_ptr<const GrammarVocabulary> vocabulary,
                 std::shared_ptr<TerminalMasks> strings, std::string_view ebnf,
-                const GrammarLimits& limits = {});
+                const GrammarLimits& limits = {}, const CompileBudget& budget = CompileBudget());
 
   [[nodiscard]] std::unique_ptr<TokenMatcher> matcher() const override;
   [[nodiscard]] int vocab_size() const override;
@@ -226,10 +226,11 @@ class GrammarSource::Matcher final : public TokenMatcher {
 
 NANOVLLM_INLINE GrammarSource::GrammarSource(std::shared_ptr<const GrammarVocabulary> vocabulary,
                                              std::shared_ptr<TerminalMasks> strings,
-                                             std::string_view ebnf, const GrammarLimits& limits) {
+                                             std::string_view ebnf, const GrammarLimits& limits,
+                                             const CompileBudget& budget) {
   auto compiled = std::make_shared<Compiled>(Compiled{
       vocabulary, std::move(strings), std::make_shared<TerminalMasks>(vocabulary, kMaxMaskBytes),
-      make_grammar_network(ebnf, vocabulary->max_token_bytes(), limits)});
+      make_grammar_network(ebnf, vocabulary->max_token_bytes(), limits, budget)});
   GrammarReader(compiled->network, kMaxReadings, false).begin(compiled->begin);
   compiled_ = std::move(compiled);
 }

@@ -12,7 +12,7 @@ namespace nanovllm {
 
 /// The decimal integers that `step` divides, without needless zeros and without "-0": a state for
 /// each remainder. step >= 1. Throws RequestError as DfaExplorer does.
-[[nodiscard]] inline ByteDfa multiples_of(std::int32_t step, std::size_t& steps_left) {
+[[nodiscard]] inline ByteDfa multiples_of(std::int32_t step, const CompileBudget& budget) {
   struct State {
     enum Phase : std::uint8_t { begin, sign, zero, digits } phase = begin;
     std::int32_t rest = 0;
@@ -44,7 +44,7 @@ namespace nanovllm {
       [](const State& at) {
         return at.phase == State::zero || (at.phase == State::digits && at.rest == 0);
       },
-      steps_left);
+      budget);
 }
 
 }  // namespace nanovllm

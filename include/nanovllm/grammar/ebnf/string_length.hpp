@@ -14,7 +14,7 @@ namespace nanovllm {
 /// number of characters that has to be distinguished. Throws RequestError if there are no such
 /// strings, and as DfaExplorer does.
 [[nodiscard]] ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t min, std::int32_t max,
-                                        std::size_t& steps_left);
+                                        const CompileBudget& budget);
 
 }  // namespace nanovllm
 
@@ -29,7 +29,7 @@ namespace nanovllm {
 namespace nanovllm {
 
 NANOVLLM_INLINE ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t min,
-                                          std::int32_t max, std::size_t& steps_left) {
+                                          std::int32_t max, const CompileBudget& budget) {
   constexpr std::int32_t kAnyLength = -1;  // the length will be within the bounds
   struct State {
     ByteDfa::StateId text;
@@ -62,7 +62,7 @@ NANOVLLM_INLINE ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t m
         return true;
       },
       [&](const State& at) { return strings.accepts(at.text) && bounded.accepts(at.string); },
-      steps_left);
+      budget);
 }
 
 }  // namespace nanovllm

@@ -27,8 +27,9 @@ namespace nanovllm::detail {
 class GrammarRules {
  public:
   /// @param prefix what the names of the rules begin with.
-  GrammarRules(const JsonStyle& style, const JsonSchemaLimits& limits, std::string prefix)
-      : style_(style), limits_(limits), prefix_(std::move(prefix)) {}
+  GrammarRules(const JsonStyle& style, const JsonSchemaLimits& limits, CompileBudget budget,
+               std::string prefix)
+      : style_(style), limits_(limits), budget_(std::move(budget)), prefix_(std::move(prefix)) {}
 
   [[nodiscard]] const std::string& prefix() const { return prefix_; }
 
@@ -55,6 +56,7 @@ class GrammarRules {
   }
 
   void add_rule(const std::string& name, const std::string& body) {
+    budget_.spend(body.size());
     rules_ += concat(name, " ::= ", body, "\n");
     if (++num_rules_ > limits_.max_rules || rules_.size() > limits_.max_grammar_bytes)
       json_schema::refuse(concat("its grammar is larger than ", limits_.max_rules, " rules or ",
@@ -87,14 +89,12 @@ class GrammarRules {
     return out + ") " + terminal;
   }
 
-  /// The number of texts that a terminal reads; unset above 100,000. All calls together may take a
-  /// bounded number of steps. Throws RequestError beyond that.
+  /// The number of texts that a terminal reads; unset above 100,000.
   [[nodiscard]] std::optional<std::size_t> num_texts(const std::string& terminal) {
     if (terminal == "$key") return std::nullopt;
-    const GrammarNetwork network =
-        make_grammar_network("root ::= " + terminal, 1, {.max_terminal_steps = steps_left_});
+    const GrammarNetwork network = make_grammar_network("root ::= " + terminal, 1, {}, budget_);
     const ByteDfa& dfa = network.terminals.front().dfa();
-    steps_left_ -= std::min(steps_left_, 4 * dfa.num_states() * dfa.num_kinds());
+    budget_.spend(4 * dfa.num_states() * dfa.num_kinds());
     const std::uint32_t count = completions(dfa).num_texts.front();
     constexpr std::uint32_t kMany = 100'000;  // more keys than a context has room for
     if (count > kMany) return std::nullopt;
@@ -122,11 +122,11 @@ class GrammarRules {
 
   JsonStyle style_;
   JsonSchemaLimits limits_;
+  CompileBudget budget_;
   std::string prefix_;
   std::string rules_;
   std::unordered_map<std::string, std::string> names_;  // by body
   std::size_t num_rules_ = 0;
-  std::size_t steps_left_ = ByteDfa::kMaxSteps / 16;
 };
 
 }  // namespace nanovllm::detail

@@ -213,7 +213,6 @@ class ObjectWriter {
     Texts options;
     std::optional<std::size_t> most = 0;
     std::vector<ByteDfa> found;  // of all names that a pattern matches
-    std::size_t steps_left = ByteDfa::kMaxSteps / 8, pairs_left = ByteDfa::kMaxTransitions / 256;
     for (const auto& [pattern, of] : patterns.items()) {
       const std::string place = concat(path, "/patternProperties/", pattern);
       try {
@@ -221,8 +220,8 @@ class ObjectWriter {
         const std::optional<RegexNode> search = search_pattern(root);
         check<RequestError>(search.has_value(), "no name matches the pattern");
         const ByteNfa nfa = make_nfa(*search);
-        steps_left -= std::min(steps_left, nfa.states.size());
-        found.emplace_back(nfa, steps_left);
+        reader_.budget().spend(nfa.states.size());
+        found.emplace_back(nfa, reader_.budget());
         const ByteDfa& dfa = found.back();
         if (const Json* properties = schema.find("properties")) {
           for (const auto& [name, ignored] : properties->items()) {
@@ -232,7 +231,7 @@ class ObjectWriter {
           }
         }
         for (std::size_t i = 0; i + 1 < found.size(); ++i)
-          check<RequestError>(!have_common_text(found[i], dfa, pairs_left),
+          check<RequestError>(!have_common_text(found[i], dfa, reader_.budget()),
                               "two patterns that a name may match both are not supported");
         const std::string text = inner_value_(of, place);
         if (text.empty()) continue;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/ebnf/grammar_source.hpp"
 #include "nanovllm/grammar/ebnf/grammar_terminal.hpp"
@@ -32,9 +33,11 @@ class JsonSchemaCompiler {
   /// JSON that is valid by a schema, by the grammar that json_schema_grammar() makes of it. Throws
   /// RequestError as that does; a keyword that is not enforced is refused by name.
   [[nodiscard]] std::shared_ptr<const GrammarSource> json_schema(
-      std::string_view schema, const JsonStyle& style = {}) const {
+      std::string_view schema, const JsonStyle& style = {},
+      const CompileBudget& budget = CompileBudget()) const {
     const Json parsed = parse_json<RequestError>(schema, "the JSON Schema is refused: it");
-    return grammar(json_schema_grammar(parsed, style), "the JSON Schema is refused");
+    return grammar(json_schema_grammar(parsed, style, {}, budget), "the JSON Schema is refused",
+                   budget);
   }
 
   /// Any JSON object or array. A single value, too: json_schema("true").
@@ -44,10 +47,13 @@ class JsonSchemaCompiler {
 
   /// Texts of a grammar in the notation of grammar/ebnf/ebnf_parser.hpp.
   /// @param what begins the message of an error.
+  /// @param budget of work, which a caller may also stop by: CompileCancelled.
   [[nodiscard]] std::shared_ptr<const GrammarSource> grammar(
-      std::string_view ebnf, std::string_view what = "the grammar is refused") const {
+      std::string_view ebnf, std::string_view what = "the grammar is refused",
+      const CompileBudget& budget = CompileBudget()) const {
     try {
-      return std::make_shared<const GrammarSource>(vocabulary_, strings_, ebnf);
+      return std::make_shared<const GrammarSource>(vocabulary_, strings_, ebnf, GrammarLimits{},
+                                                   budget);
     } catch (const RequestError& error) {
       throw RequestError(concat(what, ": ", error.what()));
     }

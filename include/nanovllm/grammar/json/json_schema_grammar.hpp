@@ -17,17 +17,19 @@
 #include <string>
 
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/grammar/json/json_schema_options.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm {
 
 /// The grammar in the notation of grammar/ebnf/ebnf_parser.hpp. Throws RequestError for what is not
-/// a schema, not supported (with the keyword and its place), beyond the limits, or valid for no
-/// value. Linear in the schema, except for `anyOf` together with other keywords, whose branches are
-/// written out.
+/// a schema, not supported (with the keyword and its place), beyond the limits or the budget, or
+/// valid for no value. Linear in the schema, except for `anyOf` together with other keywords, whose
+/// branches are written out.
 [[nodiscard]] std::string json_schema_grammar(const Json& schema, const JsonStyle& style = {},
-                                              const JsonSchemaLimits& limits = {});
+                                              const JsonSchemaLimits& limits = {},
+                                              const CompileBudget& budget = CompileBudget());
 
 /// Rules for a part of a larger grammar. They also need those of json_basic_rules().
 struct JsonSchemaPart {
@@ -41,7 +43,8 @@ struct JsonSchemaPart {
 [[nodiscard]] JsonSchemaPart json_schema_part(const Json& root, const Json& part,
                                               const std::string& path, const std::string& prefix,
                                               const JsonStyle& style = {},
-                                              const JsonSchemaLimits& limits = {});
+                                              const JsonSchemaLimits& limits = {},
+                                              const CompileBudget& budget = CompileBudget());
 
 /// Rules that all parts share.
 [[nodiscard]] std::string json_basic_rules(const JsonStyle& style = {});
@@ -60,8 +63,9 @@ struct JsonSchemaPart {
 namespace nanovllm {
 
 NANOVLLM_INLINE std::string json_schema_grammar(const Json& schema, const JsonStyle& style,
-                                                const JsonSchemaLimits& limits) {
-  const JsonSchemaPart part = json_schema_part(schema, schema, "", "", style, limits);
+                                                const JsonSchemaLimits& limits,
+                                                const CompileBudget& budget) {
+  const JsonSchemaPart part = json_schema_part(schema, schema, "", "", style, limits, budget);
   if (part.expression.empty()) json_schema::refuse("no value is valid by it,", "");
   return concat("root ::= ", part.expression, "\n", json_basic_rules(style), part.rules);
 }
@@ -69,14 +73,15 @@ NANOVLLM_INLINE std::string json_schema_grammar(const Json& schema, const JsonSt
 NANOVLLM_INLINE JsonSchemaPart json_schema_part(const Json& root, const Json& part,
                                                 const std::string& path, const std::string& prefix,
                                                 const JsonStyle& style,
-                                                const JsonSchemaLimits& limits) {
-  detail::JsonSchemaWriter writer(root, style, limits, prefix);
+                                                const JsonSchemaLimits& limits,
+                                                const CompileBudget& budget) {
+  detail::JsonSchemaWriter writer(root, style, limits, budget, prefix);
   std::string expression = writer.write(part, path);
   return {std::move(expression), writer.take_rules()};
 }
 
 NANOVLLM_INLINE std::string json_basic_rules(const JsonStyle& style) {
-  return detail::GrammarRules(style, {}, "").basic_rules();
+  return detail::GrammarRules(style, {}, CompileBudget(), "").basic_rules();
 }
 
 }  // namespace nanovllm

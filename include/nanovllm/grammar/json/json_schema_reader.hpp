@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/grammar/json/json_schema_merge.hpp"
 #include "nanovllm/grammar/json/json_schema_options.hpp"
 #include "nanovllm/io/json.hpp"
@@ -78,14 +79,17 @@ class SchemaReader {
  public:
   using Texts = std::vector<std::string>;
 
-  SchemaReader(const Json& root, const JsonStyle& style, const JsonSchemaLimits& limits)
-      : root_(root), style_(style), limits_(limits) {}
+  SchemaReader(const Json& root, const JsonStyle& style, const JsonSchemaLimits& limits,
+               CompileBudget budget)
+      : root_(root), style_(style), limits_(limits), budget_(std::move(budget)) {}
 
   [[nodiscard]] const JsonStyle& style() const { return style_; }
   [[nodiscard]] const JsonSchemaLimits& limits() const { return limits_; }
+  [[nodiscard]] const CompileBudget& budget() const { return budget_; }
 
   void work(std::size_t amount, const std::string& path) {
     work_ += amount;
+    budget_.spend(kWorkCost * amount);
     if (work_ > limits_.max_work)
       json_schema::refuse(concat("to combine its parts takes more than ", limits_.max_work,
                                  " steps; the last one was"),
@@ -235,6 +239,8 @@ class SchemaReader {
   }
 
  private:
+  static constexpr std::size_t kWorkCost = 30;  // of the budget's steps, for a value looked at
+
   [[nodiscard]] static Texts implied_types(const Json& schema) {
     Texts out;
     const auto add = [&](const char* type, std::initializer_list<const char*> keys) {
@@ -254,6 +260,7 @@ class SchemaReader {
   const Json& root_;
   JsonStyle style_;
   JsonSchemaLimits limits_;
+  CompileBudget budget_;
   std::size_t num_merged_ = 0, work_ = 0;
 };
 

@@ -24,8 +24,8 @@ namespace nanovllm::detail {
 class JsonSchemaWriter {
  public:
   JsonSchemaWriter(const Json& root, const JsonStyle& style, const JsonSchemaLimits& limits,
-                   std::string prefix)
-      : reader_(root, style, limits), rules_(style, limits, std::move(prefix)) {}
+                   const CompileBudget& budget, std::string prefix)
+      : reader_(root, style, limits, budget), rules_(style, limits, budget, std::move(prefix)) {}
 
   /// An expression for the values of a schema, by the rules that take_rules() gives.
   [[nodiscard]] std::string write(const Json& schema, const std::string& path) {

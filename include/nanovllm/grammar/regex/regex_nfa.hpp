@@ -15,11 +15,13 @@ namespace nanovllm {
 inline constexpr std::size_t kMaxRegexStates = 500'000;
 
 /// The automaton of a pattern. Throws RequestError when it needs more than kMaxRegexStates.
-[[nodiscard]] ByteNfa make_nfa(const RegexNode& pattern);
+[[nodiscard]] ByteNfa make_nfa(const RegexNode& pattern,
+                               const CompileBudget& budget = CompileBudget());
 
 /// The automaton of a regular expression, which is to match the whole text. Throws RequestError.
-[[nodiscard]] inline ByteDfa compile_regex(std::string_view pattern) {
-  return ByteDfa(make_nfa(parse_regex(pattern)));
+[[nodiscard]] inline ByteDfa compile_regex(std::string_view pattern,
+                                           const CompileBudget& budget = CompileBudget()) {
+  return ByteDfa(make_nfa(parse_regex(pattern), budget), budget);
 }
 
 }  // namespace nanovllm
@@ -43,6 +45,8 @@ namespace detail {
 /// Builds from the end: what a part leads to is there before the part.
 class NfaBuilder {
  public:
+  explicit NfaBuilder(CompileBudget budget) : budget_(std::move(budget)) {}
+
   [[nodiscard]] ByteNfa run(const RegexNode& pattern) {
     const StateId accept = add({.kind = Kind::accept});
     nfa_.start = part(pattern, accept);
@@ -152,10 +156,14 @@ class NfaBuilder {
   }
 
   void count() {
+    budget_.spend(kPartCost);
     check<RequestError>(++work_ <= 2 * kMaxRegexStates, "the regular expression needs more than ",
                         kMaxRegexStates, " states before it is made deterministic");
   }
 
+  static constexpr std::size_t kPartCost = 8;  // of the budget's steps
+
+  CompileBudget budget_;
   ByteNfa nfa_;
   std::map<std::tuple<std::uint8_t, std::uint8_t, StateId>, StateId> shared_;
   std::size_t work_ = 0;
@@ -163,8 +171,8 @@ class NfaBuilder {
 
 }  // namespace detail
 
-NANOVLLM_INLINE ByteNfa make_nfa(const RegexNode& pattern) {
-  return detail::NfaBuilder().run(pattern);
+NANOVLLM_INLINE ByteNfa make_nfa(const RegexNode& pattern, const CompileBudget& budget) {
+  return detail::NfaBuilder(budget).run(pattern);
 }
 
 }  // namespace nanovllm

@@ -25,9 +25,11 @@ class RegexSource final : public TokenMaskSource {
   /// Memory for the masks of one pattern. A mask has at most vocab_size / 8 bytes.
   static constexpr std::size_t kMaxMaskBytes = std::size_t{32} << 20;
 
-  /// Throws RequestError: the pattern is not valid, not supported, matches no text or is too large.
+  /// Throws RequestError: the pattern is not valid, not supported, matches no text, is too large or
+  /// takes more than the budget.
   RegexSource(std::shared_ptr<const GrammarVocabulary> vocabulary, std::string_view pattern,
-              std::size_t max_mask_bytes = kMaxMaskBytes);
+              std::size_t max_mask_bytes = kMaxMaskBytes,
+              const CompileBudget& budget = CompileBudget());
 
   [[nodiscard]] std::unique_ptr<TokenMatcher> matcher() const override;
   [[nodiscard]] int vocab_size() const override;
@@ -127,9 +129,11 @@ class RegexSource::Matcher final : public TokenMatcher {
 };
 
 NANOVLLM_INLINE RegexSource::RegexSource(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                         std::string_view pattern, std::size_t max_mask_bytes) {
-  ByteDfa dfa = compile_regex(pattern);
-  std::vector<ByteDfa::StateId> alike = dfa.alike_to_depth(vocabulary->max_token_bytes());
+                                         std::string_view pattern, std::size_t max_mask_bytes,
+                                         const CompileBudget& budget) {
+  ByteDfa dfa = compile_regex(pattern, budget);
+  std::vector<ByteDfa::StateId> alike =
+      dfa.alike_to_depth(vocabulary->max_token_bytes(), budget.left() / 4);
   const auto num_masks =
       static_cast<std::size_t>(*std::max_element(alike.begin(), alike.end())) + 1;
   const std::size_t mask_bytes =

@@ -1,10 +1,13 @@
 #pragma once
 /// A compiler of constraints that remembers what another has compiled.
 
+#include <condition_variable>
 #include <cstddef>
+#include <exception>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <unordered_map>
 
@@ -15,10 +18,12 @@
 
 namespace nanovllm::serve {
 
-/// Remembers the sources that another compiler has made, within `max_bytes` of memory: when there
-/// is no room, those go that were not asked for of late. Equal constraints that several threads ask
-/// for at once are compiled once, by one of them, and the others wait. A failure is thrown to all
-/// who wait for it and is not remembered.
+/// Remembers the sources that another compiler has made, and the constraints that it has refused,
+/// within `max_bytes` of memory: when there is no room, those go that were not asked for of late.
+/// Equal constraints that several threads ask for at once are compiled once, by one of them, and
+/// the others wait. If that one is stopped, one of the others compiles instead. A failure other
+/// than a RequestError, such as a lack of memory, is thrown to all who wait for it and is not
+/// remembered.
 ///
 /// A source that a request still uses is not freed when it is forgotten.
 class CachedConstraintCompiler final : public ConstraintCompiler {
@@ -26,21 +31,26 @@ class CachedConstraintCompiler final : public ConstraintCompiler {
   explicit CachedConstraintCompiler(std::shared_ptr<SizedConstraintCompiler> inner,
                                     std::size_t max_bytes = std::size_t{256} << 20);
 
-  [[nodiscard]] std::shared_ptr<const TokenMaskSource> compile(
-      const OutputConstraint& constraint) override;
+  [[nodiscard]] std::shared_ptr<const TokenMaskSource> compile(const OutputConstraint& constraint,
+                                                               std::stop_token stop = {}) override;
 
-  [[nodiscard]] std::size_t size_bytes() const;    ///< of the sources that are remembered
+  [[nodiscard]] std::size_t size_bytes() const;    ///< of what is remembered, with refusals
   [[nodiscard]] std::size_t num_compiled() const;  ///< compilations so far, failures among them
 
  private:
   struct Entry;
 
-  void remember(const std::string& key, const CompiledConstraint& compiled);
+  using EntryPtr = std::shared_ptr<Entry>;
+
+  [[nodiscard]] bool await(const std::string& key, EntryPtr& entry, const std::stop_token& stop);
+  void finish(const std::string& key, const EntryPtr& entry, CompiledConstraint compiled,
+              std::exception_ptr failure, bool is_remembered);
 
   std::shared_ptr<SizedConstraintCompiler> inner_;
   std::size_t max_bytes_;
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::shared_ptr<Entry>> entries_;
+  std::condition_variable_any finished_;  // an entry has
+  std::unordered_map<std::string, EntryPtr> entries_;
   std::list<std::string> recent_;  // the keys of finished entries, the latest first
   std::size_t num_bytes_ = 0;
   std::size_t num_compiled_ = 0;
@@ -50,11 +60,12 @@ class CachedConstraintCompiler final : public ConstraintCompiler {
 
 #if NANOVLLM_BODIES
 
-#include <exception>
-#include <future>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/bytes/compile_budget.hpp"
 
 namespace nanovllm::serve {
 
@@ -84,11 +95,12 @@ NANOVLLM_INLINE std::string key_of(const OutputConstraint& constraint) {
 }  // namespace detail
 
 struct CachedConstraintCompiler::Entry {
-  std::promise<CompiledConstraint> promise;
-  std::shared_future<CompiledConstraint> result{promise.get_future()};
+  CompiledConstraint compiled{};
+  std::exception_ptr failure{};  // instead
   bool is_finished = false;
+  bool was_stopped = false;  // and has no result for others
   std::size_t size_bytes = 0;
-  std::list<std::string>::iterator place{};  // in recent_, when finished
+  std::list<std::string>::iterator place{};  // in recent_, where it is remembered
 };
 
 NANOVLLM_INLINE CachedConstraintCompiler::CachedConstraintCompiler(
@@ -96,54 +108,74 @@ NANOVLLM_INLINE CachedConstraintCompiler::CachedConstraintCompiler(
     : inner_(std::move(inner)), max_bytes_(max_bytes) {}
 
 NANOVLLM_INLINE std::shared_ptr<const TokenMaskSource> CachedConstraintCompiler::compile(
-    const OutputConstraint& constraint) {
+    const OutputConstraint& constraint, std::stop_token stop) {
   if (constraint.kind == OutputConstraint::Kind::none) return nullptr;
   const std::string key = detail::key_of(constraint);
-  std::shared_ptr<Entry> entry;
-  bool is_first = false;
-  {
-    const std::lock_guard lock(mutex_);
-    std::shared_ptr<Entry>& known = entries_[key];
+  EntryPtr entry;
+  if (!await(key, entry, stop)) {
+    CompiledConstraint compiled;
+    std::exception_ptr failure;
+    bool is_remembered = true;
+    try {
+      compiled = inner_->compile_sized(constraint, std::move(stop));
+    } catch (const RequestError&) {
+      failure = std::current_exception();
+    } catch (const CompileCancelled&) {
+      failure = std::current_exception();
+      entry->was_stopped = true;
+      is_remembered = false;
+    } catch (...) {
+      failure = std::current_exception();
+      is_remembered = false;
+    }
+    finish(key, entry, std::move(compiled), failure, is_remembered);
+  }
+  if (entry->failure) std::rethrow_exception(entry->failure);
+  return entry->compiled.source;
+}
+
+/// Whether `entry`, which it sets, is finished; else the caller is to finish it. Waits for a thread
+/// that does that already.
+NANOVLLM_INLINE bool CachedConstraintCompiler::await(const std::string& key, EntryPtr& entry,
+                                                     const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    EntryPtr& known = entries_[key];
     if (!known) {
-      known = std::make_shared<Entry>();
-      is_first = true;
+      known = entry = std::make_shared<Entry>();
       ++num_compiled_;
-    } else if (known->is_finished) {
-      recent_.splice(recent_.begin(), recent_, known->place);
+      return false;
     }
     entry = known;
-  }
-  if (!is_first) return entry->result.get().source;
-  try {
-    const CompiledConstraint compiled = inner_->compile_sized(constraint);
-    remember(key, compiled);
-    entry->promise.set_value(compiled);
-    return compiled.source;
-  } catch (...) {
-    {
-      const std::lock_guard lock(mutex_);
-      entries_.erase(key);
+    if (entry->is_finished) {
+      recent_.splice(recent_.begin(), recent_, entry->place);
+      return true;
     }
-    entry->promise.set_exception(std::current_exception());
-    throw;
+    if (!finished_.wait(lock, stop, [&] { return entry->is_finished; }))
+      throw CompileCancelled("waiting for a constraint was stopped: its request has ended");
+    if (!entry->was_stopped) return true;
   }
 }
 
-NANOVLLM_INLINE void CachedConstraintCompiler::remember(const std::string& key,
-                                                        const CompiledConstraint& compiled) {
-  std::vector<std::shared_ptr<Entry>> forgotten;  // freed behind the lock
+NANOVLLM_INLINE void CachedConstraintCompiler::finish(const std::string& key, const EntryPtr& entry,
+                                                      CompiledConstraint compiled,
+                                                      std::exception_ptr failure,
+                                                      bool is_remembered) {
+  constexpr std::size_t kRefusalBytes = 1024;  // the exception and the entry, about
+  std::vector<EntryPtr> forgotten;             // freed behind the lock
   const std::lock_guard lock(mutex_);
-  if (compiled.size_bytes > max_bytes_) {
-    forgotten.push_back(std::move(entries_.at(key)));
+  entry->is_finished = true;
+  entry->failure = failure;
+  entry->compiled = std::move(compiled);
+  entry->size_bytes = entry->compiled.size_bytes + (failure ? kRefusalBytes + 2 * key.size() : 0);
+  finished_.notify_all();
+  if (!is_remembered || entry->size_bytes > max_bytes_) {
     entries_.erase(key);
     return;
   }
   recent_.push_front(key);
-  Entry& entry = *entries_.at(key);
-  entry.place = recent_.begin();
-  entry.is_finished = true;
-  num_bytes_ += compiled.size_bytes;
-  entry.size_bytes = compiled.size_bytes;
+  entry->place = recent_.begin();
+  num_bytes_ += entry->size_bytes;
   while (num_bytes_ > max_bytes_) {
     const auto oldest = entries_.find(recent_.back());
     num_bytes_ -= oldest->second->size_bytes;

@@ -6,8 +6,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <stop_token>
+#include <utility>
 
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/json/json_schema_compiler.hpp"
 #include "nanovllm/grammar/source/cpu_budget_source.hpp"
@@ -25,6 +28,8 @@ struct ConstraintLimits {
   /// Whether grammars are taken (Kind::grammar). One with many readings of a text can hold up a
   /// step for as long as it takes to read a token, so those who write them must be trusted.
   bool allow_grammars = false;
+  /// Work that one constraint may take, in CompileBudget's steps: about 0.2 s.
+  std::size_t max_steps = CompileBudget::kMaxSteps;
   /// Memory for the masks of one regular expression.
   std::size_t max_mask_bytes = std::size_t{4} << 20;
 };
@@ -39,17 +44,19 @@ struct CompiledConstraint {
 class SizedConstraintCompiler : public ConstraintCompiler {
  public:
   /// As compile(). Not for Kind::none.
-  [[nodiscard]] virtual CompiledConstraint compile_sized(const OutputConstraint& constraint) = 0;
+  [[nodiscard]] virtual CompiledConstraint compile_sized(const OutputConstraint& constraint,
+                                                         std::stop_token stop = {}) = 0;
 
-  [[nodiscard]] std::shared_ptr<const TokenMaskSource> compile(
-      const OutputConstraint& constraint) override {
+  [[nodiscard]] std::shared_ptr<const TokenMaskSource> compile(const OutputConstraint& constraint,
+                                                               std::stop_token stop = {}) override {
     if (constraint.kind == OutputConstraint::Kind::none) return nullptr;
-    return compile_sized(constraint).source;
+    return compile_sized(constraint, std::move(stop)).source;
   }
 };
 
 /// Compiles every kind of constraint for one vocabulary. Thread-safe. Sources of JSON, grammars and
-/// tool calls have a CpuBudget.
+/// tool calls have a CpuBudget. What costs more than ConstraintLimits::max_steps is refused, the
+/// same on every machine.
 class OutputConstraintCompiler final : public SizedConstraintCompiler {
  public:
   /// Looks at all tokens once: some 10 ms for 150,000 of them.
@@ -57,12 +64,16 @@ class OutputConstraintCompiler final : public SizedConstraintCompiler {
                                     ConstraintLimits limits = {}, CpuBudget budget = {});
 
   /// Throws RequestError for what is beyond the limits or cannot be compiled, with the place.
-  [[nodiscard]] CompiledConstraint compile_sized(const OutputConstraint& constraint) override;
+  [[nodiscard]] CompiledConstraint compile_sized(const OutputConstraint& constraint,
+                                                 std::stop_token stop = {}) override;
 
  private:
-  [[nodiscard]] CompiledConstraint compile_form(const OutputConstraint& constraint) const;
-  [[nodiscard]] CompiledConstraint pattern(const std::string& regex) const;
-  [[nodiscard]] CompiledConstraint tool_calls(const OutputConstraint& constraint) const;
+  [[nodiscard]] CompiledConstraint compile_form(const OutputConstraint& constraint,
+                                                const CompileBudget& budget) const;
+  [[nodiscard]] CompiledConstraint pattern(const std::string& regex,
+                                           const CompileBudget& budget) const;
+  [[nodiscard]] CompiledConstraint tool_calls(const OutputConstraint& constraint,
+                                              const CompileBudget& budget) const;
   [[nodiscard]] CompiledConstraint within_budget(std::shared_ptr<const GrammarSource> source) const;
 
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
@@ -77,7 +88,6 @@ class OutputConstraintCompiler final : public SizedConstraintCompiler {
 
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/grammar/regex/regex_source.hpp"
@@ -129,11 +139,12 @@ NANOVLLM_INLINE OutputConstraintCompiler::OutputConstraintCompiler(
     : vocabulary_(std::move(vocabulary)), json_(vocabulary_), limits_(limits), budget_(budget) {}
 
 NANOVLLM_INLINE CompiledConstraint
-OutputConstraintCompiler::compile_sized(const OutputConstraint& constraint) {
+OutputConstraintCompiler::compile_sized(const OutputConstraint& constraint, std::stop_token stop) {
   detail::check_limits(constraint, limits_);
-  CompiledConstraint form = compile_form(constraint);
+  const CompileBudget budget(limits_.max_steps, std::move(stop));
+  CompiledConstraint form = compile_form(constraint, budget);
   if (constraint.or_tool_calls) {
-    const CompiledConstraint calls = tool_calls(constraint);
+    const CompiledConstraint calls = tool_calls(constraint, budget);
     form = {std::make_shared<const EitherSource>(form.source, calls.source),
             form.size_bytes + calls.size_bytes};
   }
@@ -144,31 +155,33 @@ OutputConstraintCompiler::compile_sized(const OutputConstraint& constraint) {
 }
 
 /// The form without a thought before it.
-NANOVLLM_INLINE CompiledConstraint
-OutputConstraintCompiler::compile_form(const OutputConstraint& constraint) const {
+NANOVLLM_INLINE CompiledConstraint OutputConstraintCompiler::compile_form(
+    const OutputConstraint& constraint, const CompileBudget& budget) const {
   using Kind = OutputConstraint::Kind;
   const JsonStyle style{.any_whitespace = constraint.json_space == JsonSpace::any,
                         .compact = constraint.json_space == JsonSpace::none};
   switch (constraint.kind) {
     case Kind::none: break;
-    case Kind::json_object: return within_budget(json_.json_schema(R"({"type": "object"})", style));
-    case Kind::json_schema: return within_budget(json_.json_schema(constraint.text, style));
-    case Kind::regex: return pattern(constraint.text);
-    case Kind::choice: return pattern(text_choices_pattern(constraint.choices));
+    case Kind::json_object:
+      return within_budget(json_.json_schema(R"({"type": "object"})", style, budget));
+    case Kind::json_schema: return within_budget(json_.json_schema(constraint.text, style, budget));
+    case Kind::regex: return pattern(constraint.text, budget);
+    case Kind::choice: return pattern(text_choices_pattern(constraint.choices), budget);
     case Kind::grammar:
       check<RequestError>(limits_.allow_grammars,
                           "grammars are not taken here; a JSON Schema, a regular expression or a "
                           "choice is");
-      return within_budget(json_.grammar(constraint.text));
+      return within_budget(json_.grammar(constraint.text, "the grammar is refused", budget));
     case Kind::tool_calls:
-    case Kind::free_tool_calls: return tool_calls(constraint);
+    case Kind::free_tool_calls: return tool_calls(constraint, budget);
   }
   throw RequestError("there is no constraint to compile");
 }
 
 NANOVLLM_INLINE CompiledConstraint
-OutputConstraintCompiler::pattern(const std::string& regex) const {
-  auto source = std::make_shared<const RegexSource>(vocabulary_, regex, limits_.max_mask_bytes);
+OutputConstraintCompiler::pattern(const std::string& regex, const CompileBudget& budget) const {
+  auto source =
+      std::make_shared<const RegexSource>(vocabulary_, regex, limits_.max_mask_bytes, budget);
   const std::size_t size = source->max_size_bytes();
   return {std::move(source), size};
 }
@@ -181,10 +194,11 @@ OutputConstraintCompiler::within_budget(std::shared_ptr<const GrammarSource> sou
 
 /// Calls between their markers, which are the same for both forms. Where `constraint.kind` is not
 /// free_tool_calls there is nothing but calls.
-NANOVLLM_INLINE CompiledConstraint
-OutputConstraintCompiler::tool_calls(const OutputConstraint& constraint) const {
+NANOVLLM_INLINE CompiledConstraint OutputConstraintCompiler::tool_calls(
+    const OutputConstraint& constraint, const CompileBudget& budget) const {
   const CompiledConstraint call = within_budget(
-      json_.grammar(tool_call_grammar(constraint.tools, constraint.tool_call_format)));
+      json_.grammar(tool_call_grammar(constraint.tools, constraint.tool_call_format, budget),
+                    "the grammar is refused", budget));
   const bool is_free = constraint.kind == OutputConstraint::Kind::free_tool_calls;
   MarkerRules rules{.first = {.marker = "<tool_call>", .any_text = is_free},
                     .may_end_before = is_free};

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -48,15 +49,17 @@ struct OutputConstraint {
   [[nodiscard]] friend bool operator==(const OutputConstraint&, const OutputConstraint&) = default;
 };
 
-/// Makes sources of constraints. Thread-safe; a call may take seconds, so not on the engine's
-/// thread.
+/// Makes sources of constraints. Thread-safe; a call may take 0.2 s and more, so not on the
+/// engine's thread.
 class ConstraintCompiler {
  public:
   virtual ~ConstraintCompiler() = default;
 
   /// Null for Kind::none. Throws RequestError with a reason for what it cannot take.
+  /// @param stop requested, by any thread, when nobody wants the source any more: the call then
+  ///             ends within milliseconds, by CompileCancelled if it was not ready.
   [[nodiscard]] virtual std::shared_ptr<const TokenMaskSource> compile(
-      const OutputConstraint& constraint) = 0;
+      const OutputConstraint& constraint, std::stop_token stop = {}) = 0;
 };
 
 }  // namespace nanovllm::serve

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
 
@@ -20,7 +21,8 @@ namespace nanovllm::serve {
 /// @param tools as in OutputConstraint::tools.
 /// Throws RequestError if there is no tool, and for `parameters` that json_schema_grammar
 /// refuses or that are no object; the message names the tool.
-[[nodiscard]] std::string tool_call_grammar(const Json& tools, ToolCallFormat format);
+[[nodiscard]] std::string tool_call_grammar(const Json& tools, ToolCallFormat format,
+                                            const CompileBudget& budget = CompileBudget());
 
 }  // namespace nanovllm::serve
 
@@ -44,7 +46,8 @@ namespace detail {
 /// One value and the end of its parameter.
 NANOVLLM_INLINE std::string parameter_value(const Json& parameters, const Json& schema,
                                             const std::string& path, const std::string& prefix,
-                                            const JsonStyle& style, std::string& rules) {
+                                            const JsonStyle& style, const CompileBudget& budget,
+                                            std::string& rules) {
   const Json* type = schema.find("type");
   if (type && *type == Json("string")) {
     const Json values = json_schema::listed_values(schema, path);
@@ -60,7 +63,7 @@ NANOVLLM_INLINE std::string parameter_value(const Json& parameters, const Json& 
       if (value.is_string()) options.push_back(ebnf::literal(value.string() + "\n</parameter>"));
     return ebnf::either(options);
   }
-  JsonSchemaPart part = json_schema_part(parameters, schema, path, prefix, style);
+  JsonSchemaPart part = json_schema_part(parameters, schema, path, prefix, style, {}, budget);
   rules += part.rules;
   if (part.expression.empty()) return {};
   return ebnf::sequence({part.expression, ebnf::literal("\n</parameter>")});
@@ -68,7 +71,8 @@ NANOVLLM_INLINE std::string parameter_value(const Json& parameters, const Json& 
 
 /// The parameters of a call in the qwen3_coder form, and the end of the call.
 NANOVLLM_INLINE std::string coder_parameters(const Json& parameters, const std::string& prefix,
-                                             const JsonStyle& style, std::string& rules) {
+                                             const JsonStyle& style, const CompileBudget& budget,
+                                             std::string& rules) {
   for (const auto& [key, keyword] : parameters.items())
     if (!json_schema::is_annotation(key) && key != "type" && key != "properties" &&
         key != "required" && key != "additionalProperties")
@@ -92,8 +96,8 @@ NANOVLLM_INLINE std::string coder_parameters(const Json& parameters, const std::
           "a name with '<', '>' or a line feed, or none, is not supported in this "
           "form of tool calls",
           path);
-    const std::string value =
-        parameter_value(parameters, schema, path, concat(prefix, "p", i++, "_"), style, rules);
+    const std::string value = parameter_value(parameters, schema, path,
+                                              concat(prefix, "p", i++, "_"), style, budget, rules);
     const bool is_required = std::find(names.begin(), names.end(), Json(name)) != names.end();
     if (value.empty()) {
       if (is_required) json_schema::refuse("a required parameter has no valid value", path);
@@ -108,7 +112,8 @@ NANOVLLM_INLINE std::string coder_parameters(const Json& parameters, const std::
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::string tool_call_grammar(const Json& tools, ToolCallFormat format) {
+NANOVLLM_INLINE std::string tool_call_grammar(const Json& tools, ToolCallFormat format,
+                                              const CompileBudget& budget) {
   check<RequestError>(tools.is_array() && !tools.empty(),
                       "a call of tools needs at least one tool");
   check<RequestError>(tools.size() <= 1024, "there are ", tools.size(),
@@ -139,14 +144,15 @@ NANOVLLM_INLINE std::string tool_call_grammar(const Json& tools, ToolCallFormat 
       const std::string prefix = concat("tool", calls.size(), "_");
       std::string call;
       if (format == ToolCallFormat::hermes) {
-        const JsonSchemaPart part = json_schema_part(parameters, parameters, "", prefix, style);
+        const JsonSchemaPart part =
+            json_schema_part(parameters, parameters, "", prefix, style, {}, budget);
         check<RequestError>(!part.expression.empty(), "its parameters have no valid value");
         rules += part.rules;
         call = ebnf::sequence(
             {ebnf::literal(concat("\n{\"name\": ", name_of->dump(), ", \"arguments\": ")),
              part.expression, ebnf::literal("}\n</tool_call>")});
       } else {
-        const std::string rest = detail::coder_parameters(parameters, prefix, style, rules);
+        const std::string rest = detail::coder_parameters(parameters, prefix, style, budget, rules);
         call = ebnf::sequence({ebnf::literal(concat("\n<function=", name, ">\n")), rest});
       }
       calls.push_back(prefix + "call");

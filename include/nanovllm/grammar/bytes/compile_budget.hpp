@@ -1,0 +1,56 @@
+#pragma once
+/// What making one constraint may cost, and the order to stop it.
+
+#include <cstddef>
+#include <memory>
+#include <stop_token>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+/// Making a constraint was stopped, because nobody waits for it any more.
+struct CompileCancelled : Error {
+  using Error::Error;
+};
+
+/// Steps of work that are left. Work is counted and not timed, so that a constraint that is taken
+/// once is always taken. A copy shares what is left. For one thread at a time; the stop may be
+/// requested by any.
+class CompileBudget {
+ public:
+  /// About 0.2 s of one core: what costs most for its steps, sets of states, takes 10 ns a step.
+  static constexpr std::size_t kMaxSteps = 16'000'000;
+
+  explicit CompileBudget(std::size_t max_steps = kMaxSteps, std::stop_token stop = {})
+      : state_(std::make_shared<State>(State{max_steps, max_steps, 0, std::move(stop)})) {}
+
+  /// Throws RequestError when fewer are left, and CompileCancelled soon after a stop was requested.
+  void spend(std::size_t steps) const {
+    State& state = *state_;
+    if (steps > state.left) {
+      state.left = 0;
+      throw RequestError(concat("it takes too much work: more than ", state.max, " steps"));
+    }
+    state.left -= steps;
+    state.unchecked += steps;
+    if (state.unchecked < kStepsBetweenChecks) return;
+    state.unchecked = 0;
+    if (state.stop.stop_requested())
+      throw CompileCancelled("making the constraint was stopped: its request has ended");
+  }
+
+  [[nodiscard]] std::size_t left() const { return state_->left; }
+
+ private:
+  static constexpr std::size_t kStepsBetweenChecks = 1 << 14;
+
+  struct State {
+    std::size_t max, left, unchecked;
+    std::stop_token stop;
+  };
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace nanovllm
