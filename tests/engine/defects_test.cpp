@@ -18,34 +18,11 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "failing_new.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
-
-namespace {
-
-/// Of this thread: allocations until one fails, once. Negative: none does.
-thread_local std::int64_t allocations_left = -1;
-
-void count_allocation() {
-  if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
-}
-
-}  // namespace
-
-// Not inlined: GCC would complain of malloc's memory in operator delete.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  count_allocation();
-  void* memory = std::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  return std::malloc(size == 0 ? 1 : size);  // what asks for memory so goes on without
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -123,14 +100,13 @@ struct Stream {
   }
   void hear(const TokenEvent& event) {
     // What the test itself allocates does not count.
-    const std::int64_t paused = std::exchange(allocations_left, -1);
+    const PausedFailures paused;
     text += event.text;
     if (event.token) tokens.push_back(*event.token);
     if (event.output) {
       ++num_ends;
       output = *event.output;
     }
-    allocations_left = paused;
   }
   /// The law of streams.
   void check() const {

@@ -29,6 +29,7 @@ class FakeRunner : public StepRunner, public PoolContents {
   }
   void launch(const StepInputs&) override {}
   StepResults wait() override { return {}; }
+  [[nodiscard]] int num_under_way() const override { return 0; }
   [[nodiscard]] bool is_asynchronous() const override { return false; }
   [[nodiscard]] PoolContents& pool() override { return *this; }
   void read_blocks(std::span<const BlockId>, std::span<std::byte>) override {}

@@ -129,18 +129,18 @@ template <class... Parts>
   return detail::join({detail::Part(parts)...});
 }
 
-/// The message of `error`. Empty if there is no memory for it.
+/// The message of `error`; "out of memory" if there is none for it. Not empty.
 [[nodiscard]] inline std::string message_of(const std::exception_ptr& error) noexcept {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& e) {
     try {
-      return e.what();
+      return *e.what() != '\0' ? e.what() : "unknown";
     } catch (...) {
-      return {};
+      return "out of memory";  // short enough to need none, as is the next
     }
   } catch (...) {
-    return "unknown";  // short enough to need no memory
+    return "unknown";
   }
 }
 

@@ -39,7 +39,8 @@ struct CoreConfig {
 /// A step is a transaction. What throws while it is planned or handed over is undone: queues,
 /// blocks and sequences are as they were, and the requests in the step end with the error. What
 /// throws later, while it is computed or its results are taken, ends the requests in it, too. No
-/// other request is touched; but a rank that stays broken fails every later step, until `reset`.
+/// other request is touched, and the results of the next step are the next step's, whatever threw;
+/// but a rank that stays broken fails every later step, until `reset`.
 ///
 /// Thread-safe: steps run one at a time. The template's parameters are those of `Scheduler`; model
 /// and backend are behind `StepRunner`.
@@ -129,8 +130,8 @@ class EngineCore {
       if (!is_behind) steps_.end_faulty(step);
       return Launch::done;
     } catch (...) {
-      steps_.undo_newest(has_begun, message_of(std::current_exception()));
-      return Launch::undone;
+      const bool undone = steps_.fail_newest(has_begun, std::current_exception());
+      return undone ? Launch::undone : Launch::done;
     }
   }
 
@@ -144,6 +145,7 @@ class EngineCore {
       const double waited = StepTimes::since(wait, now);
       step.device_seconds += waited;
       times_.add_device(waited);
+      if (step.error) std::rethrow_exception(step.error);
       deliver(step, results, now);
     } catch (...) {
       return steps_.fail_oldest(message_of(std::current_exception()));
@@ -155,7 +157,7 @@ class EngineCore {
 
   /// Gives every sampled sequence its tokens and commits the step.
   void deliver(const LaunchedStep& step, const StepResults& results, Clock::time_point now) {
-    delivery_.begin(results, step.num_events, now);
+    delivery_.begin(step.plan, results, step.num_events, now);
     try {
       delivery_.accept(step.plan, results);
       scheduler_.commit(step.plan, delivery_.outcomes());
@@ -226,7 +228,7 @@ bool EngineCore<Scheduling, Blocks, Preemption>::step() {
   times_.begin();
   const bool took = requests_.take_inbox(steps_.oldest_number(), steps_.newest_number());
   bool undone = false;
-  while (steps_.size() < max_under_way_) {
+  while (steps_.size() < max_under_way_ && !steps_.has_failed()) {
     const Launch launched = launch();
     if (launched == Launch::nothing) break;
     undone |= launched == Launch::undone;  // its requests have ended: another try plans without
@@ -274,6 +276,7 @@ void EngineCore<Scheduling, Blocks, Preemption>::check_invariants() const {
   const std::lock_guard lock(mutex_);
   scheduler_.check_invariants();
   observer_->check_invariants();
+  steps_.check_invariants();
 }
 
 }  // namespace nanovllm

@@ -50,6 +50,7 @@ class FakeRunner : public StepRunner, public PoolContents {
   void allocate_kv(std::int32_t, std::int32_t) override {}
   void launch(const StepInputs&) override {}
   StepResults wait() override { return {}; }
+  [[nodiscard]] int num_under_way() const override { return 0; }
   [[nodiscard]] bool is_asynchronous() const override { return false; }
   [[nodiscard]] PoolContents& pool() override { return *this; }
   void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) override {

@@ -33,7 +33,7 @@ class DeferredBackend : public CpuBackend {
         const Op op = std::move(ops.front());
         ops.pop_front();
         ++num_done;
-        op();
+        run_op(op);
       }
     }
   };
@@ -60,6 +60,8 @@ class DeferredBackend : public CpuBackend {
     std::size_t mark_ = 0;
   };
 
+  /// How the device runs an op.
+  inline static void (*run_op)(const std::function<void()>&) = [](const Op& op) { op(); };
   /// Inputs that were overwritten by the host before the device had copied them.
   inline static int num_overwritten = 0;
   inline static int num_replays = 0;
@@ -147,7 +149,12 @@ class DeferredBackend : public CpuBackend {
   [[nodiscard]] Graph capture(const Work& work) {
     Graph graph;
     captured_ = &graph;
-    work();
+    try {
+      work();
+    } catch (...) {
+      captured_ = nullptr;
+      throw;
+    }
     captured_ = nullptr;
     return graph;
   }

@@ -29,10 +29,12 @@ class Delivery {
   Delivery(std::int64_t vocab_size, EventQueue& events, Latencies& latencies)
       : vocab_size_(vocab_size), events_(events), latencies_(latencies) {}
 
-  /// Takes the memory that the step will need; throws std::bad_alloc before anything is changed.
+  /// Takes the memory that the step will need. Before anything is changed, throws Error where
+  /// `results` have other rows than `plan` asked for, and std::bad_alloc.
   /// @param num_events  the most tokens that sequences with a listener can get.
   /// @param now         when the step's tokens were there.
-  void begin(const StepResults& results, std::size_t num_events, Clock::time_point now);
+  void begin(const StepPlan& plan, const StepResults& results, std::size_t num_events,
+             Clock::time_point now);
 
   /// Gives every sampled sequence its tokens, up to the one that ends it; hidden states to those
   /// that want them, which end; the candidates of beams to their BeamGroup; and the
@@ -92,13 +94,23 @@ class Delivery {
 #include <exception>
 #include <optional>
 
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/request/request.hpp"
 
 namespace nanovllm {
 
-NANOVLLM_INLINE void Delivery::begin(const StepResults& results, std::size_t num_events,
-                                     Clock::time_point now) {
-  const auto num_samples = static_cast<std::size_t>(results.tokens.extent(0));
+NANOVLLM_INLINE void Delivery::begin(const StepPlan& plan, const StepResults& results,
+                                     std::size_t num_events, Clock::time_point now) {
+  std::int64_t num_rows = 0, num_hidden = 0;
+  for (const PlannedSequence& planned : plan.sequences) {
+    num_rows += planned.num_prompt_logits + planned.num_logits;
+    num_hidden += planned.num_hidden;
+  }
+  check(results.tokens.extent(0) == num_rows && results.hidden.extent(0) == num_hidden,
+        "the step has ", num_rows, " rows of logits and ", num_hidden,
+        " hidden states, but the runner gave ", results.tokens.extent(0), " and ",
+        results.hidden.extent(0));
+  const auto num_samples = static_cast<std::size_t>(num_rows);
   now_ = now;
   num_gaps_ = 0;
   outcomes_.clear();

@@ -4,28 +4,15 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/core/launched_step.hpp"
 #include "nanovllm/engine/request/latency.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_sampling.hpp"
-#include "nanovllm/sched/step_plan.hpp"
 
 namespace nanovllm {
-
-/// A step from its launch to its delivery.
-struct LaunchedStep {
-  StepPlan plan{};
-  std::uint64_t number = 0;
-  std::size_t num_events = 0;  ///< at most; of sequences with a listener
-  double device_seconds = 0;
-  bool awaits_tokens = false;  ///< its draw needs tokens of the step ahead
-  /// Requests in it that cannot be drawn for. They end when the step before has been delivered,
-  /// with the tokens that they would have without it.
-  std::vector<StepSampling::Fault> faults{};
-};
 
 /// Memory is kept from step to step.
 class StepLauncher {
@@ -36,7 +23,8 @@ class StepLauncher {
 
   /// Flattens the plan and the sampler's settings of those sequences that get a token, and hands
   /// them over. If `is_behind`, another step is under way; where the settings depend on tokens that
-  /// it has not drawn yet, `step` awaits them. Throws what the runner throws.
+  /// it has not drawn yet, `step` awaits them. Whether the runner has the step when this throws is
+  /// in `step.is_launched`.
   void launch(LaunchedStep& step, bool is_behind);
 
   /// Hands over the settings of `step`, which awaited tokens and is the oldest: all tokens before
@@ -89,16 +77,20 @@ NANOVLLM_INLINE void StepLauncher::launch(LaunchedStep& step, bool is_behind) {
   } else {
     inputs_.build(step.plan, block_size_, sampling_.rows());
   }
+  const bool is_drawn_now = is_deferred && !step.awaits_tokens;
+  if (is_drawn_now) sampling_.pack();
   const Clock::time_point begin = Clock::now();
   runner_.launch(inputs_);
-  if (is_deferred && !step.awaits_tokens) runner_.sample(sampling_.pack());
+  step.is_launched = true;
+  if (is_drawn_now) runner_.sample(sampling_.packed());
   count_time(step, begin);
 }
 
 NANOVLLM_INLINE void StepLauncher::draw(LaunchedStep& step) {
   sampling_.fill(step.plan, step.faults);
+  sampling_.pack();
   const Clock::time_point begin = Clock::now();
-  runner_.sample(sampling_.pack());
+  runner_.sample(sampling_.packed());
   step.awaits_tokens = false;
   count_time(step, begin);
 }

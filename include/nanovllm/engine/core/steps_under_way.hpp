@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/core/launched_step.hpp"
 #include "nanovllm/engine/core/live_requests.hpp"
 #include "nanovllm/engine/core/step_launcher.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
@@ -19,6 +20,10 @@ namespace nanovllm {
 
 /// In the order of their launches. A step that fails, or is undone, leaves queues, blocks and
 /// sequences as they were before it. Called under the core's lock.
+///
+/// Between two calls these are the steps that the runner has, one for one: a step that the runner
+/// took is here until it was waited for, whatever happens behind its launch, and a step that the
+/// runner did not take is not here. So what `StepRunner::wait` gives is always of the oldest.
 template <class Scheduler>
 class StepsUnderWay {
  public:
@@ -48,36 +53,44 @@ class StepsUnderWay {
   /// The oldest is delivered.
   void pop_oldest() { steps_.pop_front(); }
 
+  /// Whether the newest has failed before it was waited for: what is launched behind it fails too.
+  [[nodiscard]] bool has_failed() const { return !empty() && steps_.back().error != nullptr; }
+
   /// Ends the requests in `step` whose logits processors threw, with that error. The other requests
   /// stay in the step.
-  void end_faulty(const LaunchedStep& step) {
+  void end_faulty(const LaunchedStep& step) noexcept {
     for (const auto& [request, error] : step.faults) {
       if (!request->has_ended()) requests_.end(*request, FinishReason::error, message_of(error));
     }
   }
 
   /// All tokens before those of the oldest step, if there is one, are there. Its faulty requests
-  /// end, and if it awaits tokens, it is drawn. Where that cannot be done, all its requests end.
-  void draw_oldest() {
+  /// end, and if it awaits tokens, it is drawn. Where that cannot be done, it has failed.
+  void draw_oldest() noexcept {
     if (empty()) return;
     LaunchedStep& step = oldest();
     try {
-      if (step.awaits_tokens) launcher_.draw(step);
-      end_faulty(step);
+      if (step.awaits_tokens && !step.error) launcher_.draw(step);
     } catch (...) {
-      const std::string error = message_of(std::current_exception());
-      wait_ignoring_errors();
-      fail_oldest(error);
+      step.error = std::current_exception();
     }
+    end_faulty(step);
   }
 
-  /// The newest could not be launched: its requests end with the error.
+  /// `error` was thrown while the newest was handed over. If the runner has it, it has failed: it
+  /// is waited for in its turn, and its requests end then. If not, it is undone, and its requests
+  /// end. Returns whether it is undone.
   /// @param has_begun  whether the scheduler has begun it.
-  void undo_newest(bool has_begun, const std::string& error) {
+  bool fail_newest(bool has_begun, const std::exception_ptr& error) {
+    if (steps_.back().is_launched) {
+      steps_.back().error = error;
+      return false;
+    }
     if (has_begun) cancel(steps_.back());
     const StepPlan plan = std::move(steps_.back().plan);
     steps_.pop_back();
-    requests_.end_all(plan, error);
+    requests_.end_all(plan, message_of(error));
+    return true;
   }
 
   /// The oldest, which was waited for, could not be computed, or its results not taken: its
@@ -99,6 +112,13 @@ class StepsUnderWay {
     for (; !steps_.empty(); steps_.pop_front()) wait_ignoring_errors();
   }
 
+  /// Throws Error unless the runner has the steps that are here.
+  void check_invariants() const {
+    check(runner_.num_under_way() == static_cast<int>(size()), "steps: ", size(),
+          " are under way, but the runner has ", runner_.num_under_way());
+  }
+
+ private:
   /// Waits for the oldest that was not waited for.
   void wait_ignoring_errors() noexcept {
     try {
@@ -108,7 +128,6 @@ class StepsUnderWay {
     }
   }
 
- private:
   /// Waits for the steps behind the oldest `num_left` and undoes them, the newest first.
   void undo_behind(std::size_t num_left) {
     for (std::size_t i = num_left; i < steps_.size(); ++i) wait_ignoring_errors();

@@ -164,8 +164,6 @@ class Request {
 #include <exception>
 #include <limits>
 
-#include "nanovllm/core/sort.hpp"
-
 namespace nanovllm {
 
 NANOVLLM_INLINE Request::Request(RequestId id, SequenceTerms terms, std::vector<TokenId> prompt,
@@ -275,19 +273,23 @@ NANOVLLM_INLINE void Request::fail_output(const std::string& error) noexcept {
   for (Completion& other : output_.alternatives) other.finish_reason = FinishReason::error;
   try {
     output_.error = error;
-  } catch (const std::exception&) {
-    // Out of memory: finish_reason tells.
+  } catch (...) {
+    output_.error = "out of memory";  // short enough to need none
   }
 }
 
 NANOVLLM_INLINE void Request::choose_completions() noexcept {
-  // Those that were cut off by an abort or an error have fewer tokens, but count as well.
+  // Those that were cut off by an abort or an error have fewer tokens, but count as well. They are
+  // few, and a sort would take memory.
   if (draws_more(terms_.params)) {
-    sort_stably(sequences_, [](const auto& a, const auto& b) {
+    const auto is_worse = [](const auto& a, const auto& b) {
       const double of_a = a->completion().cumulative_logprob;
       const double of_b = b->completion().cumulative_logprob;
-      return of_a != of_b ? of_a > of_b : a->sample() < b->sample();
-    });
+      return of_a != of_b ? of_a < of_b : a->sample() > b->sample();
+    };
+    const auto end = sequences_.begin() + terms_.params.n;
+    for (auto place = sequences_.begin(); place != end; ++place)
+      std::iter_swap(place, std::max_element(place, sequences_.end(), is_worse));
   }
   static_cast<Completion&>(output_) = sequences_.front()->take_completion();
   for (std::size_t i = 1; i < static_cast<std::size_t>(terms_.params.n); ++i)

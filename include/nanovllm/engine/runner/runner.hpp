@@ -136,7 +136,8 @@ class Runner : public StepRunner {
   /// that the step launched just before draws (`TokenSource::sampled`).
   ///
   /// What goes wrong in the step is thrown by its `wait`. A step launched while one that failed is
-  /// still under way fails with it, for it may build on what that one did not compute.
+  /// still under way fails with it, for it may build on what that one did not compute. If two
+  /// steps are under way, throws Error and begins none.
   void launch(const StepInputs& inputs) override {
     check_first("launch");
     check(slots_.num_under_way() < 2, "launch: two steps are under way, wait for the first");
@@ -210,6 +211,8 @@ class Runner : public StepRunner {
     peers_.send_logits(inputs);
     guard([&] { ranks_.run_logits(inputs, &out); });
   }
+
+  [[nodiscard]] int num_under_way() const override { return slots_.num_under_way(); }
 
   [[nodiscard]] PoolContents& pool() override { return pool_; }
 
@@ -286,16 +289,16 @@ class Runner : public StepRunner {
           " computes the steps of rank 0; call run_worker()");
   }
 
-  [[nodiscard]] int begin_step() {
+  [[nodiscard]] int begin_step() noexcept {
     if (slots_.num_under_way() == 0) ranks_.watchdog().begin_step();
     return slots_.begin();
   }
-  void end_step() {
+  void end_step() noexcept {
     slots_.end();
     ranks_.watchdog().end_step(slots_.num_under_way() > 0);
   }
   /// The same, and what became of the step: `error`, or null for success.
-  void end_step(const std::exception_ptr& error) {
+  void end_step(const std::exception_ptr& error) noexcept {
     end_step();
     error ? ranks_.watchdog().failed(error) : ranks_.watchdog().recovered();
   }
@@ -314,10 +317,13 @@ class Runner : public StepRunner {
 
   /// The same for all ranks of this process. Returns what to throw: of several ranks the first
   /// error, wherever it was, counts until `reset`, and so does that of one that hangs.
-  [[nodiscard]] std::exception_ptr abandon() {
+  [[nodiscard]] std::exception_ptr abandon() noexcept {
     if (config_.num_ranks == 1 && !ranks_.watchdog().has_fired()) return std::current_exception();
-    ranks_.release();
     if (!broken_) broken_ = std::current_exception();
+    try {
+      ranks_.release();
+    } catch (...) {  // the first error is the one to know
+    }
     return broken_;
   }
 

@@ -33,6 +33,8 @@ class StepRunner {
   virtual void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks = 0) = 0;
 
   // ---- Steps ----
+  // These guarantee which step is whose: `launch` has begun a step when it returns and none when it
+  // throws, `wait` has ended the oldest in either case, and `sample` changes none of that.
   virtual void launch(const StepInputs& inputs) = 0;
   /// Whether there may be deferred steps (`StepInputs::is_deferred`), which `sample` draws for.
   [[nodiscard]] virtual bool edits_logits() const { return false; }
@@ -40,6 +42,8 @@ class StepRunner {
   [[nodiscard]] virtual bool gives_hidden() const { return false; }
   virtual void sample(const SampleInputs&) { throw Error("sample: there are no deferred steps"); }
   virtual StepResults wait() = 0;
+  /// Steps that were launched and not waited for, 0 to 2.
+  [[nodiscard]] virtual int num_under_way() const = 0;
   /// Whether steps are computed behind the host's back, and not by `launch` itself.
   [[nodiscard]] virtual bool is_asynchronous() const = 0;
   /// From how many keys saved on the next step makes use of what `StepInputs` finds that decodes

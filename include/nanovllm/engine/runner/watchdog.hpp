@@ -23,13 +23,13 @@ class Watchdog {
   /// Throws ConfigError for a limit that is not positive.
   explicit Watchdog(std::optional<Seconds> limit);
 
-  void begin_step();
+  void begin_step() noexcept;
   /// `more`: another step follows, whose time begins now.
-  void end_step(bool more);
+  void end_step(bool more) noexcept;
 
   /// The outcome of the last step: it succeeded, or failed with `error`.
-  void recovered();
-  void failed(const std::exception_ptr& error);
+  void recovered() noexcept;
+  void failed(const std::exception_ptr& error) noexcept;
 
   [[nodiscard]] bool has_limit() const { return limit_.has_value(); }
   /// The time that a step may take. Only if there is a limit.
@@ -87,18 +87,18 @@ NANOVLLM_INLINE Watchdog::Watchdog(std::optional<Seconds> limit) : limit_(limit)
                      "step_timeout must be > 0 and < 1e9 s, got ", limit_ ? limit_->count() : 0);
 }
 
-NANOVLLM_INLINE void Watchdog::begin_step() {
+NANOVLLM_INLINE void Watchdog::begin_step() noexcept {
   const std::lock_guard lock(mutex_);
   begun_ = Clock::now();
 }
 
-NANOVLLM_INLINE void Watchdog::end_step(bool more) {
+NANOVLLM_INLINE void Watchdog::end_step(bool more) noexcept {
   const std::lock_guard lock(mutex_);
   begun_.reset();
   if (more) begun_ = Clock::now();
 }
 
-NANOVLLM_INLINE void Watchdog::recovered() {
+NANOVLLM_INLINE void Watchdog::recovered() noexcept {
   const std::lock_guard lock(mutex_);
   failure_.reset();
   is_unproven_ = false;
@@ -112,14 +112,8 @@ NANOVLLM_INLINE void Watchdog::renewed() {
   has_fired_ = false;
 }
 
-NANOVLLM_INLINE void Watchdog::failed(const std::exception_ptr& error) {
-  std::string reason = "cannot go on";
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    reason = e.what();
-  } catch (...) {  // no words
-  }
+NANOVLLM_INLINE void Watchdog::failed(const std::exception_ptr& error) noexcept {
+  std::string reason = message_of(error);
   const std::lock_guard lock(mutex_);
   if (failure_ && failure_->reason == reason) return;
   failure_ = Failure{std::move(reason), Clock::now()};

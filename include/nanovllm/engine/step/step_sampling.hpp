@@ -42,13 +42,14 @@ class StepSampling {
 
   /// The rows of a step that is not deferred.
   [[nodiscard]] const HostSamplingBatch& rows() const { return rows_; }
-  /// Rows and edits of a deferred step.
-  [[nodiscard]] const SampleInputs& pack() {
+  /// Packs rows and edits of a deferred step.
+  void pack() {
     end_edits(rows_.rows.size());
     lists_edited_.resize(rows_.rows.size());
     inputs_.build(rows_, edits_, lists_edited_);
-    return inputs_;
   }
+  /// What was packed last.
+  [[nodiscard]] const SampleInputs& packed() const { return inputs_; }
 
   /// A filled step will not be drawn, or not in its order: all slots of marks are unknown now.
   void forget() { slots_.forget(); }

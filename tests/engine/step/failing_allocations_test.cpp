@@ -1,0 +1,78 @@
+// Memory that runs out anywhere in a step, on executors that compute at once and that run ahead.
+
+#include "engine/models.hpp"
+#include "engine/step/allocation_cases.hpp"
+#include "engine/step/deferred_backend.hpp"
+#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::int64_t kStride = 11;  // slower by as much
+#else
+constexpr std::int64_t kStride = 1;
+#endif
+
+/// Works behind the host's back, reads shared prefixes once, and has memory of its own.
+struct DeviceBackend : BesideBackend {
+  using BesideBackend::BesideBackend;
+  static constexpr bool kSharesPrefixes = true;
+};
+
+struct DirectPolicy : Float32Policy {
+  static constexpr KvConfig kv{.block_size = 8};
+};
+struct DevicePolicy : DirectPolicy {
+  using Backend = DeviceBackend;
+};
+
+/// Two sequences at a time in a pool that is too small for them, with what is evicted kept on the
+/// host.
+struct SwappingPolicy : DirectPolicy {
+  using Preemption = SwapPreemption;
+  using Tiers = HostTier;
+  template <int kBlockSize>
+  using PrefixCache = RadixPrefixCache<kBlockSize>;
+};
+
+AllocationRig rig() {
+  return {.config = {.model = model_directory("group1_tied_yarn"),
+                     .num_threads = 1,
+                     .max_num_seqs = 8,
+                     .max_num_batched_tokens = 32,
+                     .max_model_len = 40,
+                     .kv_size = KvSize::blocks(40),
+                     .share_reads_from = 1,
+                     .seed = 1},
+          .vocab_size = 307,
+          .stride = kStride};
+}
+
+}  // namespace
+
+TEST_CASE("an allocation that fails in a step costs its requests, and no later one is wrong",
+          "[engine][memory]") {
+  check_all_kinds<Engine<AnyModel, DirectPolicy>>(rig());
+}
+
+TEST_CASE("an allocation that fails in a step beside swaps costs its requests alone",
+          "[engine][memory]") {
+  AllocationRig small = rig();
+  small.config.kv_size = KvSize::blocks(5);
+  small.config.host_kv_size = KvSize::blocks(8);
+  check_all_kinds<Engine<AnyModel, SwappingPolicy>>(small);
+}
+
+TEST_CASE("an allocation that fails while a step is enqueued costs its requests alone",
+          "[engine][memory]") {
+  DeferredBackend::run_op = [](const std::function<void()>& op) {
+    const PausedFailures paused;  // the device takes none of the host's memory
+    op();
+  };
+  AllocationRig ahead = rig();
+  ahead.stride = 7 * kStride;  // every op that waits takes some
+  check_all_kinds<Engine<AnyModel, DevicePolicy>>(ahead);
+}
