@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,6 +65,29 @@ TEST_CASE("the engine of a checkpoint is that of its model", "[registry]") {
   const nanovllm_test::TempDirectory directory;
   session.save(directory.path() / "session");
   CHECK(gpt2->load_session(directory.path() / "session").tokens() == session.tokens());
+}
+
+TEST_CASE("an engine without a type takes what one with a type takes", "[registry]") {
+  const auto any = make_engine<AllModels, Float32Policy>(config_of("examples/models/fairytale"));
+  const std::vector<TokenId> once = any->generate("Once upon a time", kGreedy).token_ids;
+  CHECK(once.size() == 12);
+  const std::vector<TokenId> fox = any->generate(std::string("The fox"), kGreedy).token_ids;
+  const auto check_both = [&](const std::vector<Output>& outputs) {
+    REQUIRE(outputs.size() == 2);
+    CHECK(outputs[0].token_ids == once);
+    CHECK(outputs[1].token_ids == fox);
+  };
+  check_both(any->generate({"Once upon a time", "The fox"}, kGreedy));
+  check_both(any->generate(std::vector<std::string>{"Once upon a time", "The fox"}, kGreedy));
+  const std::vector<Prompt> prompts{"Once upon a time", "The fox"};
+  check_both(any->generate(prompts, kGreedy));
+  check_both(any->generate(std::span(prompts), kGreedy));
+  SamplingParams three = kGreedy;
+  three.max_tokens = 3;
+  const std::vector<Output> each = any->generate(prompts, std::vector{three, kGreedy});
+  CHECK(each[0].token_ids.size() == 3);
+  CHECK(each[1].token_ids == fox);
+  CHECK_THROWS_AS(any->generate(prompts, std::vector{three}), RequestError);
 }
 
 TEST_CASE("a checkpoint in memory gives the tokens of its files", "[registry][checkpoint]") {

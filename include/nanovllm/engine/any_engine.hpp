@@ -7,8 +7,11 @@
 /// run_server(any);  // void run_server(nvllm::AnyEngine&)
 /// ```
 
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,9 +45,31 @@ class AnyEngine : public Pooling<AnyEngine> {
   virtual RequestId submit(const Prompt& prompt, const SamplingParams& params,
                            TokenCallback callback) = 0;
   virtual bool abort(RequestId id) = 0;
-  /// As `Engine::generate`. Throws Error for an engine that serves only what is submitted.
+  // As `Engine::generate`. All throw Error for an engine that serves only what is submitted.
   [[nodiscard]] virtual std::vector<Output> generate(std::span<const Prompt> prompts,
                                                      const SamplingParams& params);
+  [[nodiscard]] Output generate(const Prompt& prompt, const SamplingParams& params = {}) {
+    return std::move(generate(std::span(&prompt, 1), params).front());
+  }
+  template <RangeOf<Prompt> Prompts>
+  [[nodiscard]] std::vector<Output> generate(const Prompts& prompts,
+                                             const SamplingParams& params = {}) {
+    const std::vector<Prompt> list(std::begin(prompts), std::end(prompts));
+    return generate(std::span(list), params);
+  }
+  template <RangeOf<Prompt> Prompts, std::convertible_to<std::span<const SamplingParams>> Params>
+  [[nodiscard]] std::vector<Output> generate(const Prompts& prompts, const Params& params) {
+    const std::vector<Prompt> list(std::begin(prompts), std::end(prompts));
+    return generate_each(list, std::span<const SamplingParams>(params));
+  }
+  [[nodiscard]] std::vector<Output> generate(std::initializer_list<Prompt> prompts,
+                                             const SamplingParams& params = {}) {
+    return generate(std::span(prompts.begin(), prompts.size()), params);
+  }
+  /// With settings for every prompt.
+  [[nodiscard]] virtual std::vector<Output> generate_each(std::span<const Prompt> prompts,
+                                                          std::span<const SamplingParams> params);
+
   virtual bool step() = 0;
   virtual void run(const std::stop_token& stop) = 0;
   virtual void run_worker() = 0;
@@ -81,6 +106,11 @@ inline std::vector<Output> AnyEngine::generate(std::span<const Prompt>, const Sa
   throw Error("this engine serves requests that are submitted, and has no 'generate'");
 }
 
+inline std::vector<Output> AnyEngine::generate_each(std::span<const Prompt> prompts,
+                                                    std::span<const SamplingParams>) {
+  return generate(prompts, SamplingParams{});  // throws, too
+}
+
 /// `AnyEngine` on an `Engine`, or anything with its members.
 /// @tparam Engine  an engine, which is made with the constructor's arguments and lives in here; or
 ///                 a reference to one, `Engine&`, which must outlive this.
@@ -96,11 +126,18 @@ class EngineAdapter final : public AnyEngine {
     return engine_.submit(prompt, params, std::move(callback));
   }
   bool abort(RequestId id) override { return engine_.abort(id); }
+  using AnyEngine::generate;
   [[nodiscard]] std::vector<Output> generate(std::span<const Prompt> prompts,
                                              const SamplingParams& params) override {
     if constexpr (requires { engine_.generate(prompts, params); })
       return engine_.generate(prompts, params);
     return AnyEngine::generate(prompts, params);
+  }
+  [[nodiscard]] std::vector<Output> generate_each(std::span<const Prompt> prompts,
+                                                  std::span<const SamplingParams> params) override {
+    if constexpr (requires { engine_.generate(prompts, params); })
+      return engine_.generate(prompts, params);
+    return AnyEngine::generate_each(prompts, params);
   }
   bool step() override { return engine_.step(); }
   void run(const std::stop_token& stop) override { engine_.run(stop); }
