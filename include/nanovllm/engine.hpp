@@ -82,14 +82,16 @@ class Engine : public Conversations<Engine<Model, Policy>>, public Pooling<Engin
   // ---- Requests ----
 
   /// Queues a request and returns at once; `step` or `run` serves it. `callback`, if any, is told
-  /// of every token and of the end. Throws RequestError for a request that can never be served.
+  /// of every token and of the end; TokenCallback says what becomes of what it throws. Throws
+  /// RequestError for a request that can never be served.
   RequestId submit(const Prompt& prompt, const SamplingParams& params = {},
                    TokenCallback callback = {}) {
     return frontend_->submit(prompt, params, std::move(callback))->id();
   }
 
-  /// Aborts a request: it ends with FinishReason::abort, in the next step at the latest. Returns
-  /// whether it had not ended or been aborted before.
+  /// Aborts a request: in the next call of `step`, of whatever thread, it ends with
+  /// FinishReason::abort, and its callback is told. Returns whether it had not ended or been
+  /// aborted before; false for an id that was never given.
   bool abort(RequestId id) { return inbox_.abort(id); }
 
   // ---- Serving them ----

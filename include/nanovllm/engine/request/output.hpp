@@ -87,10 +87,11 @@ struct TokenEvent {
 /// holds no lock of the engine: a callback may call anything of it, `generate` included. Callbacks
 /// of an engine run one at a time, except those that run inside such a call.
 ///
-/// If a callback throws, its request ends with an error, and it is called once more for each sample
-/// that had not ended; other requests continue. This also holds if the request has ended by itself
-/// meanwhile: unless the event was the last one, the output that follows has FinishReason::error.
-/// What is thrown at the last event is ignored.
+/// If a callback throws, its request ends with an error, `Output::error` has the message, and the
+/// callback is called once more for each sample that had not ended; other requests continue, and
+/// `step` does not throw. This also holds if the request has ended by itself meanwhile: unless the
+/// event was the last one, the output that follows has FinishReason::error. What is thrown at the
+/// last event is ignored.
 using TokenCallback = std::function<void(const TokenEvent&)>;
 
 }  // namespace nanovllm
