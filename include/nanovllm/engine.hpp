@@ -239,8 +239,10 @@ Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights
                               EngineConfig&& config)
     : model_(std::move(model)), on_generate_(config.on_generate) {
   auto parts = make_parts<Model, Policy, Blocks>(model_, weights, config);
-  core_.emplace(std::move(parts.runner), parts.core, std::move(parts.blocks), parts.observer,
-                inbox_, events_);
+  needing_memory("the queues", config, [&] {
+    core_.emplace(std::move(parts.runner), parts.core, std::move(parts.blocks), parts.observer,
+                  inbox_, events_);
+  });
   frontend_.emplace(std::move(parts.text),
                     make_admission_rules<Policy>(model_, config, parts.max_model_len,
                                                  core_->capacity_tokens(), core_->runner()),

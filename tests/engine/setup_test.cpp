@@ -79,3 +79,28 @@ TEST_CASE("the KV pools are as large as the settings say", "[setup]") {
   CHECK(allocated(std::nullopt) == 40);  // 4 sequences of 160 tokens
   CHECK(allocated(KvSize::memory_share(0.25)) == 25);
 }
+
+TEST_CASE("pools that the memory has no room for are refused with their bytes", "[setup]") {
+  CHECK(allocated(KvSize::blocks(100)) == 100);
+  CHECK(allocated(KvSize::blocks(60), 40) == 60);
+  CHECK_THROWS_WITH(allocated(KvSize::blocks(101)),
+                    "kv_size: 101 blocks of 1024 bytes were asked for, 103424 bytes, but 102400 "
+                    "are available");
+  CHECK_THROWS_WITH(allocated(KvSize::blocks(60), 41),
+                    "host_kv_size: 41 blocks of 1024 bytes were asked for, and kv_size has 60; "
+                    "102400 bytes are available for both");
+  CHECK_THROWS_AS(allocated(KvSize::bytes(std::int64_t{1} << 62)), ConfigError);
+}
+
+TEST_CASE("memory that runs out while an engine is made is a config error", "[setup]") {
+  const EngineConfig config{.max_num_seqs = 7, .kv_size = KvSize::bytes(99)};
+  const auto make = [&](auto throws) { needing_memory("the queues", config, throws); };
+  CHECK_THROWS_WITH(make([] { throw OutOfMemory(12'345); }),
+                    Catch::Matchers::Contains("no memory for the queues (12345 bytes were asked") &&
+                        Catch::Matchers::Contains("max_num_seqs = 7") &&
+                        Catch::Matchers::Contains("kv_size = 99 bytes"));
+  CHECK_THROWS_AS(make([] { throw std::bad_alloc(); }), ConfigError);
+  CHECK_THROWS_AS(make([] { std::vector<int>().reserve(static_cast<std::size_t>(-1)); }),
+                  ConfigError);
+  CHECK_THROWS_AS(make([] { throw LoadError("another"); }), LoadError);
+}

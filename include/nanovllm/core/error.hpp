@@ -6,8 +6,10 @@
 
 #include <concepts>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <initializer_list>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -65,6 +67,20 @@ struct ContextLengthError : RequestError {
 
   std::int64_t num_tokens;  ///< of the prompt, at least: a long text is not encoded as a whole
   std::int64_t max_tokens;  ///< that a prompt may have
+};
+
+/// Memory has run out: a std::bad_alloc that says how many bytes were asked for. While an engine is
+/// made it becomes a ConfigError that names the settings.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(std::uint64_t num_bytes) noexcept {
+    std::snprintf(text_, sizeof text_, "%llu bytes were asked for",
+                  static_cast<unsigned long long>(num_bytes));
+  }
+  [[nodiscard]] const char* what() const noexcept override { return text_; }
+
+ private:
+  char text_[48];
 };
 
 namespace detail {

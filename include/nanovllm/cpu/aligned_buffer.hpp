@@ -39,11 +39,13 @@ class AlignedBuffer {
 
   AlignedBuffer() = default;
 
-  /// Throws ConfigError for a negative size and std::bad_alloc when memory runs out.
+  /// Throws ConfigError for a negative size and std::bad_alloc, an OutOfMemory where the buffer is
+  /// large, when memory runs out.
   explicit AlignedBuffer(std::int64_t size) : size_(size) {
     check<ConfigError>(size >= 0, "AlignedBuffer: size must be >= 0, got ", size);
     constexpr auto kMaxSize = std::numeric_limits<std::int64_t>::max() / std::int64_t{sizeof(T)};
-    if (size > kMaxSize - static_cast<std::int64_t>(kHugePage)) throw std::bad_alloc();
+    if (size > kMaxSize - static_cast<std::int64_t>(kHugePage))
+      throw OutOfMemory(std::numeric_limits<std::uint64_t>::max());
     if (size > 0) data_ = static_cast<T*>(allocate(bytes()));
   }
 
@@ -110,7 +112,7 @@ class AlignedBuffer {
     const std::size_t length = align_up(bytes, kPage);
     void* mapped = mmap(nullptr, length + kHugePage, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) throw std::bad_alloc();
+    if (mapped == MAP_FAILED) throw OutOfMemory(bytes);
     char* const begin = static_cast<char*>(mapped);
     const auto address = reinterpret_cast<std::uintptr_t>(begin);
     const std::size_t before = align_up(address, kHugePage) - address;

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -69,6 +71,23 @@ template <class ModelConfig>
                        ", but this model does not divide the columns of whole experts");
   }
   return model;
+}
+
+/// Throws ConfigError: there was no memory for `part` of an engine. It names the settings that its
+/// size depends on.
+/// @param reason  what was thrown.
+[[noreturn]] void throw_no_memory(const char* part, const EngineConfig& config, const char* reason);
+
+/// `make()`, which makes a part of an engine; where memory runs out, `throw_no_memory`.
+template <class Make>
+auto needing_memory(const char* part, const EngineConfig& config, const Make& make) {
+  try {
+    return make();
+  } catch (const std::bad_alloc& error) {
+    throw_no_memory(part, config, error.what());
+  } catch (const std::length_error& error) {  // of a list that no memory can hold
+    throw_no_memory(part, config, error.what());
+  }
 }
 
 /// What a runner is made of, besides its model.
@@ -178,14 +197,18 @@ template <class Model, class Policy, class Blocks>
   auto score_head = score_head_of(model, checkpoint);
   const BackendTraits backend = backend_traits<Model, RunnerPolicyOf<Policy>>();
   const BatchConfig batch = choose_batch_config(config, backend.default_batched_tokens);
-  auto runner = make_runner<Model, RunnerPolicyOf<Policy>>(
-      divided_model(model, config),
-      choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
-                          weights));
+  auto runner = needing_memory("the weights and the buffers of steps", config, [&] {
+    return make_runner<Model, RunnerPolicyOf<Policy>>(
+        divided_model(model, config),
+        choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
+                            weights));
+  });
   const std::int32_t num_host_blocks = Tiers::num_host_blocks(config, runner->kv_shape());
-  auto blocks = Tiers::template make_blocks<Blocks>(
-      allocate_kv(*runner, backend.kv_share, config, max_model_len, num_host_blocks),
-      num_host_blocks, Policy::kv.prefix_caching && config.prefix_caching);
+  auto blocks = needing_memory("the KV pools", config, [&] {
+    return Tiers::template make_blocks<Blocks>(
+        allocate_kv(*runner, backend.kv_share, config, max_model_len, num_host_blocks),
+        num_host_blocks, Policy::kv.prefix_caching && config.prefix_caching);
+  });
   // Without deferred steps a processor that reads tokens must have them before the next is planned.
   const bool overlap = config.overlap.value_or(backend.is_asynchronous) &&
                        (!Policy::LogitsProcessors::kReadsTokens || runner->edits_logits());
@@ -214,6 +237,23 @@ namespace nanovllm {
 
 NANOVLLM_INLINE Checkpoint checkpoint_of(const EngineConfig& config) {
   return config.checkpoint ? *config.checkpoint : Checkpoint(config.model);
+}
+
+NANOVLLM_INLINE void throw_no_memory(const char* part, const EngineConfig& config,
+                                     const char* reason) {
+  const auto text = [](const KvSize& size) {
+    if (size.kind() == KvSize::Kind::memory_share) return concat("a share of ", size.share());
+    return concat(size.count(), size.kind() == KvSize::Kind::bytes ? " bytes" : " blocks");
+  };
+  const auto number = [](const auto& setting) {
+    return setting ? std::to_string(*setting) : std::string("unset");
+  };
+  throw ConfigError(concat("no memory for ", part, " (", reason,
+                           "). Their sizes depend on max_num_seqs = ", config.max_num_seqs,
+                           ", max_num_batched_tokens = ", number(config.max_num_batched_tokens),
+                           ", max_model_len = ", number(config.max_model_len),
+                           ", kv_size = ", config.kv_size ? text(*config.kv_size) : "unset",
+                           ", host_kv_size = ", text(config.host_kv_size)));
 }
 
 NANOVLLM_INLINE std::int64_t choose_max_model_len(const EngineConfig& config, std::int64_t own) {
@@ -291,6 +331,16 @@ NANOVLLM_INLINE std::int32_t allocate_kv(StepRunner& runner, double share,
     const std::int64_t affordable = num_kv_blocks(KvSize::memory_share(share), shape, available);
     num_blocks = std::min(useful, affordable);
   }
+  const std::int64_t block_bytes = shape.block_bytes();
+  check<ConfigError>(num_blocks <= available / block_bytes, "kv_size: ", num_blocks, " blocks of ",
+                     block_bytes, " bytes were asked for, ", num_blocks * block_bytes,
+                     " bytes, but ", available, " are available");
+  // A device's memory is another, and only the host knows of its own.
+  check<ConfigError>(
+      runner.is_asynchronous() || num_host_blocks <= available / block_bytes - num_blocks,
+      "host_kv_size: ", num_host_blocks, " blocks of ", block_bytes,
+      " bytes were asked for, and kv_size has ", num_blocks, "; ", available,
+      " bytes are available for both");
   runner.allocate_kv(static_cast<std::int32_t>(num_blocks), num_host_blocks);
   return static_cast<std::int32_t>(num_blocks);
 }

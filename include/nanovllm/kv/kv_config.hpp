@@ -69,10 +69,12 @@ class KvSize {
 ///
 /// @param min_tokens  the pool must hold this many tokens at once: 1, or the longest sequence that
 ///                    the engine promises to serve.
+/// @param setting     is named in errors.
 /// Throws ConfigError naming what was there and what was needed when the setting is out of range,
 /// or when the pool would hold fewer than `min_tokens` tokens.
 [[nodiscard]] std::int32_t num_kv_blocks(const KvSize& size, const KvShape& shape,
-                                         std::int64_t available_bytes, std::int64_t min_tokens = 1);
+                                         std::int64_t available_bytes, std::int64_t min_tokens = 1,
+                                         const char* setting = "kv_size");
 
 }  // namespace nanovllm
 
@@ -87,7 +89,8 @@ class KvSize {
 namespace nanovllm {
 
 NANOVLLM_INLINE std::int32_t num_kv_blocks(const KvSize& size, const KvShape& shape,
-                                           std::int64_t available_bytes, std::int64_t min_tokens) {
+                                           std::int64_t available_bytes, std::int64_t min_tokens,
+                                           const char* setting) {
   check<ConfigError>(shape.block_bytes() > 0,
                      "KV shape: layers, kv heads, head dim, block size and element bytes must be "
                      ">= 1, got ",
@@ -98,15 +101,15 @@ NANOVLLM_INLINE std::int32_t num_kv_blocks(const KvSize& size, const KvShape& sh
   std::int64_t budget_bytes = 0;
   switch (size.kind()) {
     case KvSize::Kind::blocks:
-      check<ConfigError>(size.count() >= min_blocks, "KV cache: ", size.count(),
+      check<ConfigError>(size.count() >= min_blocks, "KV cache, ", setting, ": ", size.count(),
                          " blocks were asked for, but at least ", min_blocks, " of ",
                          shape.block_size, " tokens are needed");
       blocks = size.count();
       break;
     case KvSize::Kind::bytes: budget_bytes = size.count(); break;
     case KvSize::Kind::memory_share:
-      check<ConfigError>(size.share() > 0.0 && size.share() <= 1.0,
-                         "KV cache: the memory share must be in (0, 1], got ", size.share());
+      check<ConfigError>(size.share() > 0.0 && size.share() <= 1.0, "KV cache, ", setting,
+                         ": the memory share must be in (0, 1], got ", size.share());
       budget_bytes = static_cast<std::int64_t>(
           size.share() * static_cast<double>(std::max<std::int64_t>(0, available_bytes)));
       break;
@@ -115,7 +118,7 @@ NANOVLLM_INLINE std::int32_t num_kv_blocks(const KvSize& size, const KvShape& sh
     const bool is_share = size.kind() == KvSize::Kind::memory_share;
     blocks = budget_bytes > 0 ? budget_bytes / shape.block_bytes() : 0;
     check<ConfigError>(
-        blocks >= min_blocks, "KV cache: ", budget_bytes, " bytes",
+        blocks >= min_blocks, "KV cache, ", setting, ": ", budget_bytes, " bytes",
         is_share ? concat(" (a share of ", size.share(), " of the ", available_bytes, " available)")
                  : std::string(),
         " hold ", blocks, " blocks, but at least ", min_blocks, " of ", shape.block_size,
@@ -123,8 +126,9 @@ NANOVLLM_INLINE std::int32_t num_kv_blocks(const KvSize& size, const KvShape& sh
   }
   // Token positions and block ids are 32-bit.
   const std::int64_t most = std::numeric_limits<std::int32_t>::max() / shape.block_size - 1;
-  check<ConfigError>(size.kind() != KvSize::Kind::blocks || blocks <= most, "KV cache: ", blocks,
-                     " blocks were asked for, but at most ", most, " can be addressed");
+  check<ConfigError>(size.kind() != KvSize::Kind::blocks || blocks <= most, "KV cache, ", setting,
+                     ": ", blocks, " blocks were asked for, but at most ", most,
+                     " can be addressed");
   return static_cast<std::int32_t>(std::min(blocks, most));
 }
 

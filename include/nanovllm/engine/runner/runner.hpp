@@ -271,9 +271,13 @@ class Runner : public StepRunner {
   }
 
  private:
-  [[nodiscard]] static const RunnerConfig& checked(const RunnerConfig& config) {
+  /// Before anything is made whose size depends on it.
+  [[nodiscard]] static const RunnerConfig& checked(const Config& model,
+                                                   const RunnerConfig& config) {
     validate(config);
     Policy::Ranks::validate(config);
+    if constexpr (requires { Model::check_ranks(model, config.num_ranks); })
+      Model::check_ranks(model, config.num_ranks);
     return config;
   }
 
@@ -341,7 +345,7 @@ class Runner : public StepRunner {
 template <class Model, class Policy>
 Runner<Model, Policy>::Runner(const Config& model, const RunnerConfig& config,
                               const std::function<void(Weights&, Backend&, int rank)>& fill)
-    : config_(checked(config)), ranks_(config), peers_(config) {
+    : config_(checked(model, config)), ranks_(config), peers_(config) {
   if (peers_.exist()) peers_.compare(shared_settings<Model, Group>(model, config_));
   guard([&] { make_ranks(ranks_, peers_, model, config_, fill); });
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -47,6 +48,9 @@ struct SharedSetting {
 
 /// Throws ConfigError naming the first field that makes no sense.
 inline void validate(const RunnerConfig& config) {
+  check<ConfigError>(config.num_ranks >= 1, "tensor_parallel must be >= 1, got ", config.num_ranks);
+  check<ConfigError>(config.first_device <= std::numeric_limits<int>::max() - config.num_ranks,
+                     "device: there is no device ", config.first_device);
   const std::int64_t max_tokens = config.limits.max_num_batched_tokens;
   check<ConfigError>(max_tokens >= 1, "max_num_batched_tokens must be >= 1, got ", max_tokens);
   check<ConfigError>(config.block_size >= 1, "block_size must be >= 1, got ", config.block_size);

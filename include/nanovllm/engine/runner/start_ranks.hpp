@@ -68,6 +68,8 @@ void make_ranks(Group& group, Peers& peers, const Config& model, const RunnerCon
   for (const auto& backend : backends) {  // while no rank of this host has its weights
     check_weight_memory(model, kWeightBits<typename Group::Elements::Weight>, config.num_ranks,
                         Backend::kSharedMemory ? ranks_on_host : 1, backend->available_memory());
+    check_step_memory(model, config.limits, sizeof(typename Group::Elements::Activation),
+                      Backend::kSharedMemory ? ranks_on_host : 1, backend->available_memory());
   }
   // A rank that joins a group of devices waits for all the others: they must be there.
   peers.wait_for_all();

@@ -1,19 +1,23 @@
 #pragma once
 /// Checks, before memory is allocated, that the checkpoint and the memory can hold the weights of a
-/// config.json.
+/// config.json, and the memory what steps need.
 
 #include <cstddef>
 #include <cstdint>
 
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/model.hpp"
+#include "nanovllm/model/model_head.hpp"
 
 namespace nanovllm {
 
 namespace detail {
 void check_checkpoint_size(std::int64_t count, const Checkpoint& checkpoint);
 void check_weight_memory(std::int64_t count, int element_bits, std::size_t available);
+void check_step_memory(const char* setting, std::int64_t rows, const char* what,
+                       std::int64_t row_bytes, std::int64_t num_sharing, std::size_t available);
 }  // namespace detail
 
 /// Throws LoadError when the checkpoint is too small for the weights. An integer of 32 bits may
@@ -31,6 +35,24 @@ void check_weight_memory(const Config& model, int element_bits, int num_ranks, i
                          std::size_t available) {
   detail::check_weight_memory(least_num_parameters(model) / num_ranks * num_sharing, element_bits,
                               available);
+}
+
+/// Throws ConfigError when what every step within `limits` needs at the least, its logits and its
+/// hidden states of `activation_bytes` an element, is more than the memory that `num_sharing` ranks
+/// share.
+template <ModelConfigLike Config>
+void check_step_memory(const Config& model, const StepLimits& limits, std::int64_t activation_bytes,
+                       int num_sharing, std::size_t available) {
+  if (head_of(model) == ModelHead::tokens) {
+    detail::check_step_memory("max_num_seqs", limits.max_num_seqs, "logits",
+                              std::int64_t{sizeof(float)} * model.vocab_size, num_sharing,
+                              available);
+  }
+  if constexpr (requires { std::int64_t{model.hidden_size}; }) {
+    detail::check_step_memory("max_num_batched_tokens", limits.max_num_batched_tokens,
+                              "hidden states", activation_bytes * model.hidden_size, num_sharing,
+                              available);
+  }
 }
 
 }  // namespace nanovllm
@@ -66,6 +88,17 @@ NANOVLLM_INLINE void check_weight_memory(std::int64_t count, int element_bits,
   check<ConfigError>(static_cast<std::uint64_t>(needed) <= available,
                      "the sizes in config.json make ", count, " weights, ", needed,
                      " bytes, for the ranks that share a memory; available there are ", available,
+                     " bytes");
+}
+
+NANOVLLM_INLINE void check_step_memory(const char* setting, std::int64_t rows, const char* what,
+                                       std::int64_t row_bytes, std::int64_t num_sharing,
+                                       std::size_t available) {
+  // Rows are fewer than 2^31: nothing overflows that ModelLimits allow.
+  const std::int64_t needed = rows * row_bytes * num_sharing;
+  check<ConfigError>(static_cast<std::uint64_t>(needed) <= available, setting, " = ", rows,
+                     ": the ", what, " of a step take ", needed,
+                     " bytes on the ranks that share a memory; available there are ", available,
                      " bytes");
 }
 

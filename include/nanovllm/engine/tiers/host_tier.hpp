@@ -61,7 +61,7 @@ NANOVLLM_INLINE void HostTier::validate(const EngineConfig& config) {
 NANOVLLM_INLINE std::int32_t HostTier::num_host_blocks(const EngineConfig& config,
                                                        const KvShape& shape) {
   const KvSize& host = config.host_kv_size;
-  return host.count() == 0 ? 0 : num_kv_blocks(host, shape, 0);
+  return host.count() == 0 ? 0 : num_kv_blocks(host, shape, 0, 1, "host_kv_size");
 }
 
 NANOVLLM_INLINE void HostTier::check_host_size(const EngineConfig& config) {

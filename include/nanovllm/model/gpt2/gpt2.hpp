@@ -155,6 +155,11 @@ struct Gpt2 {
     return detail::shape_differences(kShape, shape_of(config)).text();
   }
 
+  /// Throws ConfigError where `num_ranks`, at least 1, cannot divide such a model.
+  static void check_ranks(const Config& config, int num_ranks) {
+    static_cast<void>(Gpt2Shard(shape_of(config), 0, num_ranks));
+  }
+
   template <class Elements, class Backend, class Communicator>
   using Network = Gpt2Network<kShape, Elements, Backend, Communicator>;
 };

@@ -93,6 +93,11 @@ struct Qwen3 {
     return detail::shape_differences(kShape, shape_of(config)).text();
   }
 
+  /// Throws ConfigError where `num_ranks`, at least 1, cannot divide such a model.
+  static void check_ranks(const Config& config, int num_ranks) {
+    static_cast<void>(Qwen3Shard(shape_of(config), 0, num_ranks));
+  }
+
   template <class Elements, class Backend, class Communicator>
   using Network = Qwen3Network<kShape, Elements, Backend, Communicator>;
 };

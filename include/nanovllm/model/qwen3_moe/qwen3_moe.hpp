@@ -188,6 +188,12 @@ struct Qwen3Moe {
     return detail::shape_differences(kShape, shape_of(config)).text();
   }
 
+  /// Throws ConfigError where `num_ranks`, at least 1, cannot divide such a model.
+  static void check_ranks(const Config& config, int num_ranks) {
+    static_cast<void>(Qwen3Shard(shape_without_experts(config), 0, num_ranks));
+    static_cast<void>(ExpertShare(config, 0, num_ranks));
+  }
+
   template <class Elements, class Backend, class Communicator>
   using Network = Qwen3MoeNetwork<kShape, Elements, Backend, Communicator>;
 };

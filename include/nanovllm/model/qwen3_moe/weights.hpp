@@ -51,6 +51,14 @@ struct ExpertShare {
   }
 };
 
+/// What the layers without experts are made by. Where all have experts, "intermediate_size" is the
+/// size of nothing, and ranks need not divide it.
+[[nodiscard]] inline Qwen3Shape shape_without_experts(const Qwen3MoeConfig& config) {
+  Qwen3Shape shape = shape_of(static_cast<const Qwen3Config&>(config));
+  if (num_sparse_layers(config) == config.num_hidden_layers) shape.intermediate_size = 0;
+  return shape;
+}
+
 /// A layer: with a router and experts, or, where `experts` is empty, with the MLP of a dense Qwen3.
 /// The router is not quantised: it has the elements of vectors, and all ranks have it whole.
 template <WeightFormat W, class Backend>
@@ -98,14 +106,6 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
 
  private:
   friend Base;
-
-  /// What the layers without experts are made by. Where all have experts, "intermediate_size" is
-  /// the size of nothing, and ranks need not divide it.
-  [[nodiscard]] static Qwen3Shape shape_without_experts(const Qwen3MoeConfig& config) {
-    Qwen3Shape shape = shape_of(static_cast<const Qwen3Config&>(config));
-    if (num_sparse_layers(config) == config.num_hidden_layers) shape.intermediate_size = 0;
-    return shape;
-  }
 
   void add_experts(Layer& layer) {
     using Matrix = typename Layer::Matrix;
