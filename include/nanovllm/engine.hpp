@@ -237,7 +237,7 @@ Engine<Model, Policy>::Engine(const Config& model, RandomWeights weights, Engine
 template <class Model, class Policy>
 Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights,
                               EngineConfig&& config)
-    : model_(std::move(model)), on_generate_(config.on_generate) {
+    : model_(divided_model(std::move(model), config)), on_generate_(config.on_generate) {
   auto parts = make_parts<Model, Policy, Blocks>(model_, weights, config);
   needing_memory("the queues", config, [&] {
     core_.emplace(std::move(parts.runner), parts.core, std::move(parts.blocks), parts.observer,

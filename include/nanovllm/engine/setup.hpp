@@ -180,6 +180,7 @@ struct EngineParts {
 
 /// Reads the checkpoint of `config`, or makes noise for weights, and takes all memory that the
 /// engine needs. Throws LoadError or ConfigError.
+/// @param model  as the ranks divide it (`divided_model`).
 template <class Model, class Policy, class Blocks>
 [[nodiscard]] EngineParts<Blocks> make_parts(const typename Model::Config& model,
                                              const std::optional<RandomWeights>& weights,
@@ -199,9 +200,8 @@ template <class Model, class Policy, class Blocks>
   const BatchConfig batch = choose_batch_config(config, backend.default_batched_tokens);
   auto runner = needing_memory("the weights and the buffers of steps", config, [&] {
     return make_runner<Model, RunnerPolicyOf<Policy>>(
-        divided_model(model, config),
-        choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
-                            weights));
+        model, choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
+                                   weights));
   });
   const std::int32_t num_host_blocks = Tiers::num_host_blocks(config, runner->kv_shape());
   auto blocks = needing_memory("the KV pools", config, [&] {
