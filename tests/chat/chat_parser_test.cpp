@@ -19,30 +19,13 @@ using nanovllm_test::Events;
 using nanovllm_test::is_well_formed;
 using nanovllm_test::Kind;
 using nanovllm_test::parse;
+using nanovllm_test::spelt;
 using nv::ChatParserOptions;
 using nv::Reasoning;
 using nv::ToolCallFormat;
 using nv::ToolCallMode;
 
 namespace {
-
-/// Events as a test reads them: "think[…] text[…] call0 name[…] args[…] end0".
-std::string spelt(const Events& events) {
-  std::string out;
-  for (const nv::ChatEvent& event : events) {
-    if (!out.empty()) out += ' ';
-    const std::string call = std::to_string(event.tool_call), text = "[" + event.text + "]";
-    switch (event.kind) {
-      case Kind::reasoning: out += "think" + text; break;
-      case Kind::content: out += "text" + text; break;
-      case Kind::tool_call_begin: out += "call" + call; break;
-      case Kind::tool_call_name: out += "name" + text; break;
-      case Kind::tool_call_arguments: out += "args" + text; break;
-      case Kind::tool_call_end: out += "end" + call; break;
-    }
-  }
-  return out;
-}
 
 const nv::Json& tools() {
   static const nv::Json list = nv::parse_json(R"([
@@ -73,8 +56,8 @@ void check(const std::vector<Case>& cases, const ChatParserOptions& options) {
   }
 }
 
-const std::string kCall = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
-const std::string kCallEvents = "call0 name[f] args[{\"a\": 1}] end0";
+const std::string kCall = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"i\": 1}}\n</tool_call>";
+const std::string kCallEvents = "call0 name[f] args[{\"i\": 1}] end0";
 
 std::string hermes_call(const std::string& json) { return "<tool_call>" + json + "</tool_call>"; }
 
@@ -292,8 +275,8 @@ TEST_CASE("calls in Qwen3-Coder's form") {
         coder(mode));
 
   for (const std::string& broken : std::vector<std::string>{
-           "<function=>", "<function=f\n>", "<function=f></tool_call>", "<function=f>x</function>",
-           "<function=f><parameter=>", "<function=f><parameter=s>x</function>",
+           "<function=>", "<function=f\n>", "<function=f>x</function>", "<function=f><parameter=>",
+           "<function=g>", "<function=f><parameter=s>x", "<function=f><parameter=s>x\n</functio",
            "<function=f><parameter=s>1</parameter><parameter=s>2</parameter></function>",
            "<function=h></function>", "<tool_call></tool_call>", "<function=f></functio>",
            "<function=f><parameter=s>\xFF</parameter></function>"})
@@ -307,13 +290,12 @@ TEST_CASE("calls in Qwen3-Coder's form") {
 TEST_CASE("values in Qwen3-Coder's form become JSON by the schema") {
   const std::vector<std::pair<std::string, std::vector<Case>>> values = {
       {"s", {{"1", "\"1\""}, {"null", "\"null\""}, {"{\"a\": 1}", R"("{\"a\": 1}")"}}},
-      {"i", {{"1", "1"}, {" -7\n", "-7"}, {"1.0", "1.0"}, {"one", "\"one\""}, {"\"1\"", "\"1\""}}},
-      {"x", {{"1e3", "1e3"}, {"NaN", "\"NaN\""}, {"1e999", "\"1e999\""}, {"", "\"\""}}},
-      {"b", {{"true", "true"}, {"False", "false"}, {"True", "true"}, {"yes", "\"yes\""}}},
+      {"i", {{"1", "1"}, {" -7\n", "-7"}, {"1.0", "1.0"}, {"\"1\"", "1"}, {"+1_0", "10"}}},
+      {"x", {{"1e3", "1e3"}, {".5", "0.5"}, {"1", "1"}}},
+      {"b", {{"true", "true"}, {"False", "false"}, {"True", "true"}, {"'true'", "true"}}},
       {"z", {{"null", "null"}, {"None", "null"}}},
-      {"a",
-       {{"[1,\n {}]", "[1,\n {}]"}, {"[1", "\"[1\""}, {"\xEF\xBB\xBF[]", "\"\xEF\xBB\xBF[]\""}}},
-      {"o", {{"{\"k\": [\"</x>\"]}", "{\"k\": [\"</x>\"]}"}, {"{'k': 1}", "\"{'k': 1}\""}}},
+      {"a", {{"[1,\n {}]", "[1,\n {}]"}, {"['a', (True,), ]", "[\"a\", [true]]"}}},
+      {"o", {{"{\"k\": [\"</x>\"]}", "{\"k\": [\"</x>\"]}"}, {"{'k': 1}", "{\"k\": 1}"}}},
       {"sn", {{"null", "null"}, {"None", "\"None\""}, {"1", "\"1\""}, {"\"x\"", "\"x\""}}},
       {"si", {{"12", "12"}, {"12a", "\"12a\""}, {"true", "\"true\""}}},
       {"e", {{"1", "\"1\""}}},
@@ -328,6 +310,32 @@ TEST_CASE("values in Qwen3-Coder's form become JSON by the schema") {
         check({{coder_call(parameter, value),
                 "call0 name[f] args[{\"" + parameter + "\": " + json + "}] end0"}},
               coder(mode));
+  // What its types do not allow is content, whole.
+  for (const auto& [parameter, value] :
+       std::vector<std::pair<std::string, std::string>>{{"i", "one"},
+                                                        {"i", "1.5"},
+                                                        {"i", "\"one\""},
+                                                        {"i", "0x10"},
+                                                        {"i", ""},
+                                                        {"i", "01"},
+                                                        {"x", "NaN"},
+                                                        {"x", "1e999"},
+                                                        {"x", "[1]"},
+                                                        {"b", "yes"},
+                                                        {"b", "1"},
+                                                        {"z", "0"},
+                                                        {"a", "[1"},
+                                                        {"a", "\xEF\xBB\xBF[]"},
+                                                        {"a", "{}"},
+                                                        {"a", "['a' 'b']"},
+                                                        {"a", "{1, 2}"},
+                                                        {"o", "{'k': f(1)}"},
+                                                        {"o", "{\"k\": 1e999}"},
+                                                        {"o", "{'k': '\\ud800'}"},
+                                                        {"c", "x"}}) {
+    const std::string text = coder_call(parameter, value);
+    check({{text, "text[" + text + "]"}}, coder());
+  }
   ChatParserOptions without_tools = coder();
   without_tools.tools = nullptr;
   check({{coder_call("i", "1"), "call0 name[f] args[{\"i\": \"1\"}] end0"}}, without_tools);
@@ -349,8 +357,8 @@ TEST_CASE("calls come as they are written, and what is left of a broken one is c
          {head + ", \"argu", "call0 name[f] text[, \"argu]"},
          {head + ", \"arguments\": {\"a\": [1, ", "call0 name[f] args[{\"a\": [1, ]"},
          {head + ", \"arguments\": {\"a\": x}" + kCall,
-          "call0 name[f] args[{\"a\": ] text[x}] call1 name[f] args[{\"a\": 1}] end1"},
-         {head + ", \"arguments\": {}}\n</tool", "call0 name[f] args[{}] text[}\n</tool]"},
+          "call0 name[f] args[{\"a\": ] text[x}] call1 name[f] args[{\"i\": 1}] end1"},
+         {head + ", \"arguments\": {}}\n</tool", "call0 name[f] args[{}] end0"},
          {head + ", \"arguments\": \"{", "call0 name[f] text[, \"arguments\": \"{]"},
          {"<tool_call>{\"arguments\": {}, \"na", "text[<tool_call>{\"arguments\": {}, \"na]"},
          {hermes_call(R"({"name":"not among the tools"})"),
@@ -359,15 +367,23 @@ TEST_CASE("calls come as they are written, and what is left of a broken one is c
 
   nv::ChatParser streamed(coder(ToolCallMode::incremental));
   steps.clear();
-  for (const char* piece : {"<function=f>", "<parameter=s>\n", "a", "\n", "b<", "/p", "x\n</para",
-                            "meter>", "<parameter=i>1", "2</parameter>", "</function>"})
+  for (const char* piece :
+       {"<tool_call><function=f>", "<parameter=s>\n", "a", "\n", "b<", "/p", "x\n</para", "meter>",
+        "<parameter=i>1", "2</parameter>", "</function>"})
     steps.push_back(spelt(streamed.push(piece)));
   CHECK(steps == std::vector<std::string>{"call0 name[f]", "args[{\"s\": \"]", "args[a]", "",
                                           "args[\\nb]", "", "args[</px]", "args[\"]",
                                           "args[, \"i\": ]", "args[12]", "args[}] end0"});
-  check({{"<function=f><parameter=s>a\n</par", "call0 name[f] args[{\"s\": \"a] text[\n</par]"},
-         {"<function=f><parameter=i>1", "call0 name[f] args[{\"i\": ] text[1]"},
-         {"<function=f>x", "call0 name[f] text[x]"}},
+  const std::string begin = "<tool_call><function=f>";
+  check({{begin + "<parameter=s>a\n</par", "call0 name[f] args[{\"s\": \"a] text[\n</par]"},
+         {begin + "<parameter=i>1", "call0 name[f] args[{\"i\": ] text[1]"},
+         {begin + "<parameter=s>\na\n<parameter=i>\n1\n</tool_call>",
+          "call0 name[f] args[{\"s\": \"a\", \"i\": 1}] end0"},
+         {begin + "x", "call0 name[f] text[x]"},
+         // One that no grammar has seen is looked at as a whole.
+         {"<function=h></function>", "text[<function=h></function>]"},
+         {"<function=f><parameter=i>x</parameter></function>",
+          "text[<function=f><parameter=i>x</parameter></function>]"}},
         coder(ToolCallMode::incremental));
 }
 
@@ -440,8 +456,10 @@ TEST_CASE("nothing is lost of texts that are cut off or changed") {
     }
   }
   // A call that is cut off is content as a whole.
-  for (std::size_t i = 0; i < kCall.size(); ++i)
-    CHECK(content_of(parse({kCall.substr(0, i)}, hermes())) == kCall.substr(0, i));
+  for (std::size_t i = 0; i < kCall.size(); ++i) {
+    const std::string cut = kCall.substr(0, i);
+    CHECK(content_of(parse({cut}, hermes(), nv::FinishReason::length)) == cut);
+  }
 }
 
 TEST_CASE("a long text of what begins again and again takes linear time") {

@@ -11,6 +11,7 @@
 #include "nanovllm/chat/reasoning_parser.hpp"
 #include "nanovllm/chat/tool_call_format.hpp"
 #include "nanovllm/chat/tool_call_parser.hpp"
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/json.hpp"
 
@@ -21,6 +22,8 @@ struct ChatParserOptions {
   ToolCallFormat tool_call_format = ToolCallFormat::none;
   Json tools = nullptr;  ///< as in ChatOptions; null or empty if not known: any name is taken then
   ToolCallMode mode = ToolCallMode::whole;
+  /// Content is dropped: of an answer that is held to calls and cut off, it is scraps of tags.
+  bool only_calls = false;
 };
 
 /// What the answer to a prompt of a native template looks like: whether the prompt begins a thought
@@ -43,17 +46,23 @@ class ChatParser {
   /// The events that are certain now; no two neighbours could be joined.
   [[nodiscard]] std::vector<ChatEvent> push(std::string_view piece);
 
-  /// What was held back; once, after the last piece.
-  [[nodiscard]] std::vector<ChatEvent> finish();
+  /// What was held back; once, after the last piece. A text that ended by itself, with
+  /// FinishReason::stop, may lack the tags at the end of its last call.
+  [[nodiscard]] std::vector<ChatEvent> finish(FinishReason reason = FinishReason::stop);
 
   /// Whether what has been pushed ends in reasoning, after it, or neither is known.
   [[nodiscard]] ReasoningParser::Part part() const { return reasoning_.part(); }
 
  private:
   [[nodiscard]] std::vector<ChatEvent> events(std::string reasoning, std::string_view content);
+  void drop_content(std::vector<ChatEvent>& events) const {
+    if (only_calls_)
+      std::erase_if(events, [](const auto& e) { return e.kind == ChatEvent::Kind::content; });
+  }
 
   ReasoningParser reasoning_;
   ToolCallParser tool_calls_;
+  bool only_calls_;
 };
 
 struct ChatToolCall {
@@ -70,8 +79,9 @@ struct ChatMessageParts {
 };
 
 /// The parts of a whole text, with calls that are whole, whatever `options.mode`. Content before,
-/// between and behind calls is joined. Throws as ChatParser does.
-[[nodiscard]] ChatMessageParts parse_chat_message(std::string_view text, ChatParserOptions options);
+/// between and behind calls is joined. `reason` as in ChatParser::finish. Throws as ChatParser.
+[[nodiscard]] ChatMessageParts parse_chat_message(std::string_view text, ChatParserOptions options,
+                                                  FinishReason reason = FinishReason::stop);
 
 }  // namespace nanovllm
 
@@ -126,13 +136,15 @@ NANOVLLM_INLINE ChatParserOptions chat_parser_options(ChatTemplateKind kind,
 
 NANOVLLM_INLINE ChatParser::ChatParser(ChatParserOptions options)
     : reasoning_(options.reasoning),
-      tool_calls_(options.tool_call_format, std::move(options.tools), options.mode) {}
+      tool_calls_(options.tool_call_format, std::move(options.tools), options.mode),
+      only_calls_(options.only_calls) {}
 
 NANOVLLM_INLINE std::vector<ChatEvent> ChatParser::events(std::string reasoning,
                                                           std::string_view content) {
   std::vector<ChatEvent> out;
   if (!reasoning.empty()) out.push_back({ChatEvent::Kind::reasoning, 0, std::move(reasoning)});
   tool_calls_.push(content, out);
+  drop_content(out);
   return out;
 }
 
@@ -142,16 +154,18 @@ NANOVLLM_INLINE std::vector<ChatEvent> ChatParser::push(std::string_view piece) 
   return events(std::move(reasoning), content);
 }
 
-NANOVLLM_INLINE std::vector<ChatEvent> ChatParser::finish() {
+NANOVLLM_INLINE std::vector<ChatEvent> ChatParser::finish(FinishReason reason) {
   std::string reasoning, content;
   reasoning_.finish(reasoning, content);
   std::vector<ChatEvent> out = events(std::move(reasoning), content);
-  tool_calls_.finish(out);
+  tool_calls_.finish(out, reason == FinishReason::stop);
+  drop_content(out);
   return out;
 }
 
 NANOVLLM_INLINE ChatMessageParts parse_chat_message(std::string_view text,
-                                                    ChatParserOptions options) {
+                                                    ChatParserOptions options,
+                                                    FinishReason reason) {
   options.mode = ToolCallMode::whole;
   ChatParser parser(std::move(options));
   ChatMessageParts out;
@@ -170,7 +184,7 @@ NANOVLLM_INLINE ChatMessageParts parse_chat_message(std::string_view text,
     }
   };
   add(parser.push(text));
-  add(parser.finish());
+  add(parser.finish(reason));
   return out;
 }
 

@@ -19,13 +19,13 @@ namespace nanovllm {
 
 /// When the events of a call come.
 enum class ToolCallMode : std::uint8_t {
-  /// Once it is complete and valid: its tags are closed, its arguments are a JSON object as
-  /// `parse_json` takes it, and its function is one of the tools if there are any. What begins as a
-  /// call and is none is content, byte for byte.
+  /// Once it is complete and valid: its function is one of the tools if there are any, and its
+  /// arguments are a JSON object as `parse_json` takes it, of the types in the tool's schema. What
+  /// begins as a call and is none is content, byte for byte.
   whole,
-  /// As it comes, the name as soon as it is known; for calls that are held to the format. The
-  /// events of one that is cut off or malformed have no `tool_call_end`, and what they do not stand
-  /// for is content.
+  /// As it comes, the name as soon as it is known; for calls that are held to the format and the
+  /// schemas, which begin with "<tool_call>". The events of one that is cut off or malformed have
+  /// no `tool_call_end`, and what they do not stand for is content.
   incremental,
 };
 
@@ -34,8 +34,9 @@ enum class ToolCallMode : std::uint8_t {
 /// beginning, a line feed, white space behind a call. So the events, once neighbours are joined,
 /// are the same however the text is split.
 ///
-/// A line feed right before a call, white space between calls, and white space behind the last call
-/// where nothing else follows, are dropped: the chat templates write calls so.
+/// Tags that end a call may be missing, see the readers in tool_calls/. A line feed right before a
+/// call, white space between calls, and white space behind the last call where nothing else
+/// follows, are dropped: the chat templates write calls so.
 class ToolCallParser {
  public:
   /// `tools` as in ChatOptions. Throws RequestError unless they are a list of objects or null.
@@ -45,8 +46,9 @@ class ToolCallParser {
   /// Appends the events that are certain now. Linear time, in all; memory for what is held back.
   void push(std::string_view text, std::vector<ChatEvent>& out);
 
-  /// Appends what was held back; once, after the last piece.
-  void finish(std::vector<ChatEvent>& out);
+  /// Appends what was held back; once, after the last piece. If the text ended by itself and was
+  /// not cut off, a call that lacks nothing but tags at its end is one.
+  void finish(std::vector<ChatEvent>& out, bool ended_by_itself = true);
 
  private:
   using Events = std::vector<ChatEvent>;
@@ -73,6 +75,7 @@ class ToolCallParser {
 
   std::unique_ptr<detail::ToolCallReader> reader_;  // of the call that is being read
   std::string call_text_;                           // of it what no event stands for
+  bool is_streamed_ = false;                        // its events come before its end
   bool has_begun_ = false;                          // tool_call_begin was emitted
 };
 
@@ -161,6 +164,7 @@ NANOVLLM_INLINE void ToolCallParser::end_tag() {
     return;
   }
   call_text_ = std::exchange(blanks_, {}) + tag;
+  is_streamed_ = mode_ == ToolCallMode::incremental && tag == detail::kToolCallBegin;
   has_begun_ = false;
   if (format_ == ToolCallFormat::qwen3_coder)
     reader_ = std::make_unique<detail::Qwen3CoderCallReader>(*tools_, tag);
@@ -172,7 +176,7 @@ NANOVLLM_INLINE void ToolCallParser::push_call(char c, Events& out) {
   using Status = detail::ToolCallReader::Status;
   call_text_ += c;
   const Status status = reader_->push(c);
-  if (mode_ == ToolCallMode::incremental && !reader_->name().empty()) emit_call_parts(out);
+  if (is_streamed_ && !reader_->name().empty()) emit_call_parts(out);
   if (status == Status::complete) end_call(out);
   if (status == Status::malformed) break_call(out);
 }
@@ -186,25 +190,33 @@ NANOVLLM_INLINE void ToolCallParser::emit_call_parts(Events& out) {
   call_text_.erase(0, call_text_.size() - reader_->num_unread());
 }
 
+/// The call is complete. It is content if it is not valid. What is no part of it may begin another.
 NANOVLLM_INLINE void ToolCallParser::end_call(Events& out) {
-  if (mode_ == ToolCallMode::whole) {
-    const std::string arguments = reader_->take_arguments();
-    if (!tools_->allows(reader_->name()) || !detail::is_json(arguments)) {
-      add(ChatEvent::Kind::content, call_text_, out);
-      call_text_.clear();
-      reader_.reset();
-      is_behind_call_ = false;
-      return;
+  const std::unique_ptr<detail::ToolCallReader> reader = std::move(reader_);
+  const std::size_t kept = call_text_.size() - reader->num_given_back();
+  std::string text = std::exchange(call_text_, {});
+  const std::string rest = text.substr(kept);
+  text.resize(kept);
+  bool is_valid = is_streamed_;
+  if (!is_streamed_ && tools_->allows(reader->name())) {
+    const auto arguments = tools_->checked(reader->name(), reader->take_arguments());
+    is_valid = arguments.has_value();
+    if (is_valid) {
+      add(ChatEvent::Kind::tool_call_begin, {}, out);
+      add(ChatEvent::Kind::tool_call_name, reader->name(), out);
+      add(ChatEvent::Kind::tool_call_arguments, *arguments, out);
     }
-    add(ChatEvent::Kind::tool_call_begin, {}, out);
-    add(ChatEvent::Kind::tool_call_name, reader_->name(), out);
-    add(ChatEvent::Kind::tool_call_arguments, arguments, out);
   }
-  add(ChatEvent::Kind::tool_call_end, {}, out);
-  call_text_.clear();
-  reader_.reset();
-  ++num_calls_;
-  is_behind_call_ = may_close_ = true;
+  if (is_valid)
+    add(ChatEvent::Kind::tool_call_end, {}, out);
+  else
+    add(ChatEvent::Kind::content, text, out);
+  num_calls_ += is_valid;
+  is_behind_call_ = is_valid;
+  may_close_ = !reader->is_closed();
+  has_begun_ = false;
+  reader_ = reader->next();
+  push(rest, out);
 }
 
 /// The call is none. Its last bytes may begin another.
@@ -218,8 +230,11 @@ NANOVLLM_INLINE void ToolCallParser::break_call(Events& out) {
   push(rest, out);
 }
 
-NANOVLLM_INLINE void ToolCallParser::finish(Events& out) {
-  if (reader_) {
+NANOVLLM_INLINE void ToolCallParser::finish(Events& out, bool ended_by_itself) {
+  if (reader_ && ended_by_itself && reader_->finish()) {
+    if (is_streamed_) emit_call_parts(out);
+    end_call(out);
+  } else if (reader_) {
     add(ChatEvent::Kind::content, call_text_, out);
     reader_.reset();
   } else if (!is_behind_call_ || !tag_.empty()) {

@@ -145,7 +145,8 @@ NANOVLLM_INLINE std::vector<ChatReply::Delta> ChatReply::read(Choice& choice,
   }
   choice.token_ids.insert(choice.token_ids.end(), update.token_ids.begin(), update.token_ids.end());
   if (!update.has_ended()) return deltas;
-  for (ChatEvent& event : choice.parser.finish()) append_to(deltas, choice, std::move(event));
+  for (ChatEvent& event : choice.parser.finish(update.finish_reason))
+    append_to(deltas, choice, std::move(event));
   const bool has_called = choice.has_calls && update.finish_reason == FinishReason::stop;
   choice.finish_reason = has_called ? "tool_calls" : std::string(name(update.finish_reason));
   return deltas;
