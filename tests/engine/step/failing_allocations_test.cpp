@@ -39,15 +39,14 @@ struct SwappingPolicy : DirectPolicy {
 };
 
 AllocationRig rig() {
-  return {.config = {.model = model_directory("group1_tied_yarn"),
-                     .num_threads = 1,
+  return {.model = Qwen3Config::load(model_directory("group1_tied_yarn")),
+          .config = {.num_threads = 1,
                      .max_num_seqs = 8,
                      .max_num_batched_tokens = 32,
                      .max_model_len = 40,
                      .kv_size = KvSize::blocks(40),
                      .share_reads_from = 1,
                      .seed = 1},
-          .vocab_size = 307,
           .stride = kStride};
 }
 
@@ -55,7 +54,9 @@ AllocationRig rig() {
 
 TEST_CASE("an allocation that fails in a step costs its requests, and no later one is wrong",
           "[engine][memory]") {
-  check_all_kinds<Engine<AnyModel, DirectPolicy>>(rig());
+  AllocationRig all = rig();
+  all.cold_stride = kStride;
+  check_all_kinds<Engine<AnyModel, DirectPolicy>>(all);
 }
 
 TEST_CASE("an allocation that fails in a step beside swaps costs its requests alone",
@@ -73,6 +74,7 @@ TEST_CASE("an allocation that fails while a step is enqueued costs its requests 
     op();
   };
   AllocationRig ahead = rig();
-  ahead.stride = 7 * kStride;  // every op that waits takes some
+  ahead.stride = 7 * kStride;
+  ahead.cold_stride = 31 * kStride;  // every op that waits takes some
   check_all_kinds<Engine<AnyModel, DevicePolicy>>(ahead);
 }
