@@ -205,6 +205,7 @@ struct Tokenizer::State {
     }
     in_raw_text = AddedTokenMatcher(std::move(raw));
     in_normalized_text = AddedTokenMatcher(std::move(normalized));
+    idle.reserve(kMaxIdle);
   }
 
   bool nfc;
@@ -219,8 +220,9 @@ struct Tokenizer::State {
   AddedTokenMatcher in_raw_text;
   AddedTokenMatcher in_normalized_text;
 
+  static constexpr std::size_t kMaxIdle = 64;
   mutable std::mutex mutex;
-  mutable std::vector<std::unique_ptr<Workspace>> idle;  // guarded by mutex
+  mutable std::vector<std::unique_ptr<Workspace>> idle;  // guarded by mutex; has room for kMaxIdle
 };
 
 /// A workspace of the state's, for the length of one call. There are as many as there ever were
@@ -240,7 +242,7 @@ class Tokenizer::Lease {
   ~Lease() {
     workspace_->trim();
     const std::lock_guard lock(state_.mutex);
-    if (state_.idle.size() < kMaxIdle) state_.idle.push_back(std::move(workspace_));
+    if (state_.idle.size() < State::kMaxIdle) state_.idle.push_back(std::move(workspace_));
   }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
@@ -248,8 +250,6 @@ class Tokenizer::Lease {
   Workspace& operator*() const { return *workspace_; }
 
  private:
-  static constexpr std::size_t kMaxIdle = 64;
-
   const State& state_;
   std::unique_ptr<Workspace> workspace_;
 };

@@ -275,9 +275,9 @@ class DiskLoads {
     };
     limit(*load, max_taken_ - num_taken());
     if (!is_worth_it()) return false;
+    for (const DiskName& name : load->before) saves_.note_missing(name);
     w.hosts = blocks_.begin_loads(match, static_cast<std::int32_t>(load->blocks.size()));
     limit(*load, std::ssize(w.hosts));
-    for (const DiskName& name : load->before) saves_.note_missing(name);
     w.first = static_cast<std::int32_t>(num_there);
     w.load = std::move(load);
     try {

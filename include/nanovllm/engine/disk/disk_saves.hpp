@@ -96,7 +96,7 @@ class DiskSaves {
   /// The queue has ended: writes, on this thread, the blocks that files continue. Nothing is
   /// written after that.
   void finish() noexcept {
-    if (runner_.health().state == Health::State::ok) {  // else the device may not answer
+    if (is_healthy()) {  // else the device may not answer
       save_parents([this](const DiskBlock& block) {
         return disk_.enter(block.key, block.tokens, block.pieces);
       });
@@ -108,6 +108,14 @@ class DiskSaves {
   // Who has pinned a block, if not the step of that number.
   static constexpr std::uint64_t kNothing = 0;
   static constexpr std::uint64_t kQueue = ~std::uint64_t{0};  ///< until it is written
+
+  [[nodiscard]] bool is_healthy() const noexcept {
+    try {
+      return runner_.health().state == Health::State::ok;
+    } catch (...) {  // no memory for the reason, so there is one
+      return false;
+    }
+  }
 
   [[nodiscard]] std::uint64_t& pinned_by(BlockId host) noexcept {
     return pinned_by_[static_cast<std::size_t>(host)];

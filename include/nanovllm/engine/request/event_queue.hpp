@@ -31,7 +31,7 @@ class EventQueue {
   void push(EventList&& events) noexcept;
 
   /// Calls the callbacks of all events, unless another thread is at it. What one throws is passed
-  /// to `on_throw(request, message)`, once for a request.
+  /// to `on_throw(request, message)`, which must not throw, once for a request.
   void deliver(const OnThrow& on_throw);
 
   /// Whether another thread calls callbacks. Waits a moment for it to be done, if so.
@@ -40,7 +40,9 @@ class EventQueue {
  private:
   static constexpr std::size_t kMaxSpare = 1024;
 
-  static void call(Event& event, const OnThrow& on_throw);
+  static void call(Event& event, const OnThrow& on_throw) noexcept;
+  /// The text of `event`, whose request's callback has thrown, is kept for the last event.
+  static void keep_text(Request& request, const Event& event) noexcept;
 
   std::mutex mutex_;
   std::condition_variable idle_;
@@ -120,15 +122,40 @@ NANOVLLM_INLINE bool EventQueue::is_delivered_elsewhere() {
   return elsewhere();
 }
 
-NANOVLLM_INLINE void EventQueue::call(Event& event, const OnThrow& on_throw) {
+namespace detail {
+
+/// Inside a `catch`: what a callback threw, for people. Not empty.
+NANOVLLM_INLINE std::string callback_error() noexcept {
+  try {
+    try {
+      throw;
+    } catch (const std::exception& e) {
+      return concat("the request's callback threw: ", e.what());
+    } catch (...) {
+      return "the request's callback threw";
+    }
+  } catch (...) {
+    return "callback threw";  // short enough to need no memory
+  }
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE void EventQueue::keep_text(Request& request, const Event& event) noexcept {
+  try {
+    request.unheard_texts_[static_cast<std::size_t>(event.sample)] += event.update.text;
+  } catch (...) {  // out of memory: this piece is in no event
+  }
+}
+
+NANOVLLM_INLINE void EventQueue::call(Event& event, const OnThrow& on_throw) noexcept {
   Request& request = *event.request;
   const bool has_thrown = !request.thrown_.empty();
   if (has_thrown) {
     // It ends: the rest comes with the last event.
-    std::string& unheard = request.unheard_texts_[static_cast<std::size_t>(event.sample)];
-    unheard += event.update.text;
+    keep_text(request, event);
     if (event.finish_reason == FinishReason::none) return;
-    event.update.text = std::move(unheard);
+    event.update.text = std::move(request.unheard_texts_[static_cast<std::size_t>(event.sample)]);
     // It may have ended by itself, in steps that the callback called or that were ahead of it.
     event.finish_reason = FinishReason::error;
     if (event.is_last) request.fail_output(request.thrown_);
@@ -151,10 +178,8 @@ NANOVLLM_INLINE void EventQueue::call(Event& event, const OnThrow& on_throw) {
   std::string error;
   try {
     request.callback_(view);
-  } catch (const std::exception& e) {
-    error = concat("the request's callback threw: ", e.what());
   } catch (...) {
-    error = "the request's callback threw";
+    error = detail::callback_error();
   }
   if (event.is_last) request.callback_ = nullptr;
   if (error.empty() || event.is_last || has_thrown) return;

@@ -273,7 +273,13 @@ NANOVLLM_INLINE Output Session::generate(const Prompt& prompt, const SamplingPar
   const auto result = std::make_shared<Result>();
   const auto hear = [result, callback = std::move(callback)](const TokenEvent& event) {
     if (event.output != nullptr) {
-      result->output = *event.output;
+      try {
+        result->output = *event.output;
+      } catch (...) {  // the caller must not wait for ever
+        result->output = Output{};
+        result->output.finish_reason = FinishReason::error;
+        result->output.error = "out of memory";
+      }
       result->is_there.store(true, std::memory_order_release);
     }
     if (callback) callback(event);

@@ -23,8 +23,9 @@ struct GrammarFrame {
     std::shared_ptr<GrammarFrame> frame;  ///< of the caller; none for the root rule
   };
   std::vector<Return> returns;
-  bool is_new = true;                   ///< the place is not passed yet
-  std::optional<std::int32_t> scope{};  ///< where its innermost scope began
+  bool is_new = true;                            ///< the place is not passed yet
+  std::optional<std::int32_t> scope{};           ///< where its innermost scope began
+  std::shared_ptr<GrammarFrame> next_to_free{};  ///< the destructor's
 
   GrammarFrame() = default;
   GrammarFrame(const GrammarFrame&) = delete;
@@ -147,19 +148,22 @@ class GrammarReader {
 namespace nanovllm {
 
 NANOVLLM_INLINE GrammarFrame::~GrammarFrame() {
-  // The outermost destructor of a thread frees what those within it leave to it.
-  static thread_local std::vector<std::shared_ptr<GrammarFrame>>* left = nullptr;
-  std::vector<std::shared_ptr<GrammarFrame>> mine;
-  const bool is_outermost = left == nullptr;
-  if (is_outermost) left = &mine;
-  for (Return& each : returns)
-    if (each.frame) left->push_back(std::move(each.frame));
-  if (!is_outermost) return;
-  while (!mine.empty()) {
-    const std::shared_ptr<GrammarFrame> last = std::move(mine.back());
-    mine.pop_back();
+  // Callers that no one else has are put into a list, before they are freed without theirs.
+  std::shared_ptr<GrammarFrame> left;
+  const auto leave = [&left](GrammarFrame& frame) {
+    for (Return& each : frame.returns) {
+      std::shared_ptr<GrammarFrame> caller = std::move(each.frame);
+      if (!caller || caller.use_count() > 1) continue;
+      caller->next_to_free = std::move(left);
+      left = std::move(caller);
+    }
+  };
+  leave(*this);
+  while (left) {
+    const std::shared_ptr<GrammarFrame> last = std::move(left);
+    left = std::move(last->next_to_free);
+    leave(*last);
   }
-  left = nullptr;
 }
 
 NANOVLLM_INLINE void GrammarReader::begin(GrammarReadings& to) {

@@ -65,7 +65,7 @@ class PackedWriter {
   void plan(const Checkpoint& source);
   void make_temporary();
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) const;
-  void remove();
+  void remove() noexcept;
   void write_texts(const Checkpoint& source) const;
   void copy_others(const Checkpoint& source) const;
 
@@ -213,10 +213,13 @@ NANOVLLM_INLINE void PackedWriter::rename(const std::filesystem::path& from,
         to.string(), "' fails: ", error.message());
 }
 
-NANOVLLM_INLINE void PackedWriter::remove() {
+NANOVLLM_INLINE void PackedWriter::remove() noexcept {
   file_.reset();  // some file systems keep a directory whose files are open
-  std::error_code ignored;
-  std::filesystem::remove_all(temporary_, ignored);
+  try {
+    std::error_code ignored;
+    std::filesystem::remove_all(temporary_, ignored);
+  } catch (...) {  // out of memory: it is left there
+  }
 }
 
 NANOVLLM_INLINE std::int64_t PackedWriter::groups_of(const Matrix& matrix) const {
