@@ -13,13 +13,15 @@
 #   headers/includes       each .hpp includes what it uses of the standard library
 #   headers/two-units      every .hpp in two translation units of one program
 #   headers/two-libraries  two shared libraries with the engine inside, in one program
-#   headers/clang, /nvcc   every .hpp in one translation unit of the other compilers
+#   headers/clang, /nvcc   every .hpp in one translation unit of the other compilers; of nvcc, what it
+#                          makes of them for the host too, which its host compiler then warns of
 #   headers/docs_*         the policies, programs and models that pages in docs/ write
 #   headers/samples        the samples in the headers' own comments
 #   headers/wording        what the compiler says of types that are not what a policy's slot wants
 #   headers/march-*        the CPU's kernels, where -march rules out some of them
 #   headers/cuda-alone     each .cuh compiles by itself for sm_90a, without warnings
 #   headers/hot-kernels    no kernel of a step spills registers or has its wgmma serialised
+#   headers/cuda-files     every .cu file of the tree, see cuda_tests.cmake
 
 set(headers_folder "${CMAKE_CURRENT_SOURCE_DIR}/headers")
 foreach(name IN ITEMS tree links coverage includes reading)
@@ -218,8 +220,8 @@ add_test(NAME headers/tidy
     -- -std=c++20 ${our_flags} ${other_flags})
 add_test(NAME headers/nvcc
   COMMAND "${headers_folder}/try_compiler.sh" nvcc "${NANOVLLM_NVCC}" -std=c++20 -arch=sm_90a
-    --expt-relaxed-constexpr -ptx -fdevice-syntax-only -Werror=all-warnings
-    ${our_flags} ${other_flags_of_nvcc} -x cu "${headers_folder}/unit_one.cpp" -o "${generated}/unit_one.ptx")
+    --expt-relaxed-constexpr --fdevice-syntax-only -Werror=all-warnings -Xcompiler=-Werror,-fsyntax-only
+    ${our_flags} ${other_flags_of_nvcc} -x cu -c "${headers_folder}/unit_one.cpp" -o "${generated}/unit_one.o")
 set_tests_properties(headers/clang headers/tidy headers/nvcc PROPERTIES
   LABELS headers SKIP_RETURN_CODE 77 TIMEOUT 600)
 
@@ -233,9 +235,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   endforeach()
 endif()
 
-foreach(page IN ITEMS
-    policies sessions logits_processors structured_output chat_parsers serving adding_a_model
-    quantization)
+set(checked_pages policies sessions logits_processors structured_output chat_parsers serving
+  adding_a_model quantization)
+foreach(page IN LISTS checked_pages)
   add_test(NAME headers/docs_${page} COMMAND "${headers_folder}/check_docs.sh"
     "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}/docs/${page}.md" ${our_flags} ${other_flags}
     -DNANOVLLM_PREBUILT)

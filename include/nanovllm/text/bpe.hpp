@@ -30,7 +30,7 @@ class Merge {
   }
   [[nodiscard]] constexpr TokenId token() const { return static_cast<TokenId>(packed_); }
   [[nodiscard]] constexpr explicit operator bool() const { return packed_ != kNone; }
-  friend constexpr auto operator<=>(Merge, Merge) = default;
+  constexpr auto operator<=>(const Merge&) const = default;
 
  private:
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};

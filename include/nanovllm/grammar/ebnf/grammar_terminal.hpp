@@ -30,7 +30,7 @@ class GrammarTerminal {
     ByteDfa::StateId dfa = ByteDfa::kStart;
     std::int32_t length = 0;  ///< characters of a string so far, where they are counted
 
-    friend auto operator<=>(const State&, const State&) = default;
+    auto operator<=>(const State&) const = default;
   };
   static constexpr std::int32_t kUnlimited = -1;
 
