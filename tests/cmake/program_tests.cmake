@@ -1,13 +1,13 @@
-# 'programs/<path>': every program of examples/ and benchmarks/, and the fingerprint, compiles, on
-# the CPU and with nvcc where there is one; those of nvcc with an engine, which cost most, do so
-# together, in 'programs/engines.cu'. Nothing is linked or run, and the engines of nanovllm::prebuilt
-# are not compiled again: consumer/ does that. Only with NANOVLLM_TEST_ALL.
+# 'programs/<path>': every program of examples/ and benchmarks/, and the fingerprint, compiles for the
+# CPU. Those of nvcc are read in headers/cuda-files; here the ones with an engine pass its host
+# compiler too, which costs most, together in 'programs/engines.cu'. Nothing is linked or run, and the
+# engines of nanovllm::prebuilt are not compiled again: consumer/ does that. Only with NANOVLLM_TEST_ALL.
 if(NOT NANOVLLM_TEST_PACKAGING OR NOT NANOVLLM_TEST_ALL)
   return()
 endif()
 
 file(GLOB programs CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
-  "${PROJECT_SOURCE_DIR}/examples/*.c[pu]*" "${PROJECT_SOURCE_DIR}/examples/server/*.cu"
+  "${PROJECT_SOURCE_DIR}/examples/*.c[pu]*"
   "${PROJECT_SOURCE_DIR}/benchmarks/*/*.c[pu]*"
   "${PROJECT_SOURCE_DIR}/tests/oracle/fingerprint/*.c[pu]*")
 list(FILTER programs INCLUDE REGEX "\\.(cpp|cu)$")
@@ -28,12 +28,11 @@ file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/programs/commit.hpp" CONTENT
 
 set(engine_programs "")
 foreach(program IN LISTS programs)
-  # That of the server defines a function of the library's namespace, which cannot be in another one.
-  if(program MATCHES "\\.cu$" AND NOT program MATCHES "cuda_ops/|server/")
+  if(program MATCHES "\\.cu$" AND NOT program MATCHES "cuda_ops/")
     list(APPEND engine_programs "${program}")
   endif()
 endforeach()
-list(REMOVE_ITEM programs ${engine_programs})
+list(FILTER programs EXCLUDE REGEX "\\.cu$")
 if(NANOVLLM_NVCC)
   list(JOIN engine_programs " " engine_programs)
   add_test(NAME "programs/engines.cu"
@@ -49,16 +48,8 @@ set_tests_properties("programs/engines.cu" PROPERTIES
   LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 600)
 
 foreach(program IN LISTS programs)
-  set(compiler "${CMAKE_CXX_COMPILER}")
-  set(flags ${our_flags} ${other_flags})
   set(missing "")
-  if(program MATCHES "\\.cu$")
-    set(compiler "${NANOVLLM_NVCC}")
-    set(flags ${our_flags} ${other_flags_of_nvcc})
-    if(NOT NANOVLLM_NVCC)
-      set(missing nvcc)
-    endif()
-  elseif(program MATCHES "cpu_ops/|prefix_cache/lookup" AND NOT NANOVLLM_BENCHMARK_INCLUDE_DIR)
+  if(program MATCHES "cpu_ops/|prefix_cache/lookup" AND NOT NANOVLLM_BENCHMARK_INCLUDE_DIR)
     set(missing "Google Benchmark")
   elseif(program MATCHES "http_load\\.cpp" AND NOT TARGET nanovllm::boost_headers)
     set(missing Boost)
@@ -68,8 +59,8 @@ foreach(program IN LISTS programs)
       COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh" "${missing}" "")
   else()
     add_test(NAME "programs/${program}"
-      COMMAND "${CMAKE_CURRENT_LIST_DIR}/check_program.sh" "${compiler}"
-        "${PROJECT_SOURCE_DIR}/${program}" ${flags} ${program_flags}
+      COMMAND "${CMAKE_CURRENT_LIST_DIR}/check_program.sh" "${CMAKE_CXX_COMPILER}"
+        "${PROJECT_SOURCE_DIR}/${program}" ${our_flags} ${other_flags} ${program_flags}
         "-I${PROJECT_SOURCE_DIR}/benchmarks" "-I${CMAKE_CURRENT_BINARY_DIR}/programs"
         -DNANOVLLM_PREBUILT -DNANOVLLM_PREBUILT_CUDA)
   endif()
