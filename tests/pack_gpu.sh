@@ -72,7 +72,7 @@ else
   tar -C "$work" -cf - bin | gzip -9 > "$target/bin.tar.gz"  # run.sh unpacks them
   cp -r tests/fixtures "$target/tests"
   cp -r examples/models "$target/examples"
-  cp tests/pack/run.sh "$target"
+  cp tests/pack/run.sh "$work/programs.txt" "$target"
   cp -r tests/oracle/fingerprint/compare.sh "$target"
 fi
 du -sh "$target" | sed 's/\t/ in /'

@@ -4,9 +4,13 @@
 #                             front end, see headers/check_cuda_files.sh; the first time that takes five
 #                             minutes on two cores, later only what changed
 #   headers/cuda-files-check  a test of that check
+#   headers/pack-check        what pack/build.sh was to build and is not there is a failure of pack/run.sh
 if(NOT NANOVLLM_TEST_PACKAGING OR NOT NANOVLLM_TEST_ALL)
   return()
 endif()
+
+add_test(NAME headers/pack-check COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/pack/run_test.sh")
+set_tests_properties(headers/pack-check PROPERTIES LABELS headers)
 
 if(NANOVLLM_NVCC)
   set(mpi_flags "")

@@ -2,7 +2,8 @@
 # build.sh [--jobs N] [--arch 90a] [--list] [PATTERN]: compiles the programs of this folder whose
 # name matches the extended regular expression PATTERN, N at a time, into bin/. Needs nvcc, a host
 # compiler and nothing else. A program whose inputs are as they were is not compiled again. The exit
-# status is 0 only if all compile.
+# status is 0 only if all compile. programs.txt has the names of all that this and earlier calls were
+# to build; run.sh counts what is missing of them.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -40,6 +41,10 @@ if [ "$list" -eq 1 ]; then echo "$selected"; exit 0; fi
 if ! command -v nvcc > /dev/null; then PATH=$PATH:/usr/local/cuda/bin; fi
 command -v nvcc > /dev/null || { echo "there is no nvcc"; exit 1; }
 mkdir -p bin
+# Earlier ones that the sources still have, and these.
+wanted=$({ grep -xF -f <(programs | cut -d ' ' -f 1) programs.txt 2> /dev/null
+  cut -d ' ' -f 1 <<< "$selected"; } | LC_ALL=C sort -u)
+echo "$wanted" > programs.txt
 
 # Folders of a library that the CUDA Toolkit or Python's packages may bring.
 library_folder() {

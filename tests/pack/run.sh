@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # run.sh [OPTION...] [PATTERN] [-- ARGUMENT...]: runs the test programs in bin/ whose name matches
 # the extended regular expression PATTERN, all unless given, with the ARGUMENTs, e.g. a test case's
-# name. One line a program, with the output of what fails; the last line sums up, and the exit
-# status is 0 only if something passed and nothing failed.
+# name. One line a program, with the output of what fails; a program that programs.txt names and that
+# was not built has failed. The last line sums up, and the exit status is 0 only if something passed
+# and nothing failed.
 #
 #   --repeat N    each program N times
 #   --load        beside as many busy processes as there are cores
@@ -19,7 +20,7 @@ while [ $# -gt 0 ]; do
     --benchmarks) kinds='^(test_|cuda_|fingerprint)'; shift ;;
     --timeout) limit=$2; shift 2 ;;
     --) shift; arguments=("$@"); break ;;
-    -*) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    -*) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
     *) pattern=$1; shift ;;
   esac
 done
@@ -48,11 +49,18 @@ fi
 
 passed=0 failed=0 skipped=0
 if [ ! -d bin ]; then tar -xzf bin.tar.gz || exit 1; fi
+if [ ! -s programs.txt ]; then
+  echo "there is no programs.txt: build.sh and pack_gpu.sh write the names of the programs there"
+  exit 1
+fi
 # Files that come from elsewhere may have lost the permission to be run.
 chmod +x bin/* 2> /dev/null
-for program in bin/*; do
-  name=${program#bin/}
-  if [[ $name == *.* ]] || ! grep -qE "$kinds" <<< "$name" || ! grep -qE "$pattern" <<< "$name"; then
+mapfile -t names < <(grep -E "$kinds" programs.txt | grep -E -- "$pattern")
+for name in "${names[@]}"; do
+  program=bin/$name
+  if [ ! -x "$program" ]; then
+    failed=$((failed + 1))
+    printf '%-44s FAILED: it was not built\n' "$name"
     continue
   fi
   for run in $(seq "$repeat"); do
