@@ -101,3 +101,25 @@ function(nanovllm_define_mpi)
     target_link_libraries(nanovllm::mpi INTERFACE nanovllm::nanovllm MPI::MPI_CXX)
   endif()
 endfunction()
+
+# Warns, when the project that uses the library has been read, if it is compiled without optimisation:
+# no build type, a generator of one configuration, and no -O in its flags.
+function(nanovllm_warn_unoptimised)
+  get_property(warns GLOBAL PROPERTY _nanovllm_warns_unoptimised)
+  if(NOT warns)
+    set_property(GLOBAL PROPERTY _nanovllm_warns_unoptimised ON)
+    cmake_language(DEFER DIRECTORY "${CMAKE_SOURCE_DIR}" CALL _nanovllm_warn_unoptimised)
+  endif()
+endfunction()
+
+function(_nanovllm_warn_unoptimised)
+  get_property(multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+  get_directory_property(options COMPILE_OPTIONS)
+  if(NOT CMAKE_BUILD_TYPE AND NOT multi_config
+      AND NOT "${CMAKE_CXX_FLAGS} ${CMAKE_CUDA_FLAGS};${options}" MATCHES "(^|[ ;:])-O")
+    message(WARNING "nanovllm: CMAKE_BUILD_TYPE is not set, so the engines of this project are compiled \
+without optimisation and run at about a tenth of their speed. Write\n"
+      "  cmake -S ${CMAKE_SOURCE_DIR} -B ${CMAKE_BINARY_DIR} -DCMAKE_BUILD_TYPE=Release\n"
+      "or -DCMAKE_BUILD_TYPE=None if your targets have optimisation flags of their own.")
+  endif()
+endfunction()

@@ -14,6 +14,7 @@ On Debian: libpcre2-dev, libutf8proc-dev, libxxhash-dev.")
 endif()
 
 include("${CMAKE_CURRENT_LIST_DIR}/nanovllm-targets.cmake")
+nanovllm_warn_unoptimised()
 
 if("cuda" IN_LIST nanovllm_FIND_COMPONENTS)
   find_package(CUDAToolkit QUIET)

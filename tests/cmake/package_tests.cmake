@@ -48,6 +48,15 @@ nanovllm_consumer_test(find_package find_package "${installed}"
   "-DNANOVLLM_VERSION=${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
 set_tests_properties(consumer/find_package PROPERTIES FIXTURES_REQUIRED installed_package)
 
+# A project without a build type is told so.
+set(build_type "${CMAKE_CURRENT_LIST_DIR}/build_type.sh" "${CMAKE_COMMAND}" "${CMAKE_CXX_COMPILER}"
+  "${PROJECT_SOURCE_DIR}" "${consumers}/build_type")
+add_test(NAME consumer/build_type COMMAND ${build_type})
+add_test(NAME consumer/build_type_installed COMMAND ${build_type}_installed "${consumers}/prefix")
+set_tests_properties(consumer/build_type consumer/build_type_installed PROPERTIES
+  LABELS package TIMEOUT 300)
+set_tests_properties(consumer/build_type_installed PROPERTIES FIXTURES_REQUIRED installed_package)
+
 if(NANOVLLM_NVCC)
   set(nvcc "-DCMAKE_CUDA_COMPILER=${NANOVLLM_NVCC}")
   nanovllm_consumer_test(prebuilt_cuda cuda "${nvcc}" -DCMAKE_CUDA_ARCHITECTURES=90a
