@@ -9,6 +9,10 @@
 Writes the reference's ids of random strings and its text of random ids; --run then starts the C++
 test with that file (environment variable NANOVLLM_TOKENIZER_ORACLE), which must pass. The second
 suite of each file adds tokens with every combination of the flags that added tokens have.
+
+--ignore-merges changes the tokenizer first: `ignore_merges` is true, every third merge is left out,
+so that whole words have tokens that no merge leads to, and `truncation` and `padding` are set. The
+reference is called as transformers does, which resets both.
 Needs `pip install tokenizers`.
 """
 
@@ -77,10 +81,26 @@ def piece(rng, added):
     return rng.choice(WORDS) + rng.choice(["", " ", " ", "\n"])
 
 
+def reference(document):
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(document))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def ignoring_merges(document):
+    """The document with whole words that no merge leads to, as a trainer's last call leaves it."""
+    merges = [merge for i, merge in enumerate(document["model"]["merges"]) if i % 3 != 2]
+    return dict(document, model=dict(document["model"], ignore_merges=True, merges=merges),
+                truncation={"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+                padding={"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None,
+                         "pad_id": 0, "pad_type_id": 0, "pad_token": "!"})
+
+
 def suite(document, extra, count, rng, max_length):
     """One suite: ids of `count` random strings, text of count/4 random id lists."""
     document = dict(document, added_tokens=document["added_tokens"] + extra)
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(document))
+    tokenizer = reference(document)
     added = [token["content"] for token in document["added_tokens"]]
     if extra:
         added = added[-len(extra) :] * 3 + added
@@ -101,7 +121,7 @@ def suite(document, extra, count, rng, max_length):
 
 def every_code_point(document):
     """A suite in which each code point meets letters, digits, spaces and combining marks."""
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(document))
+    tokenizer = reference(document)
     scalars = [chr(c) for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
     encode = []
     for i in range(0, len(scalars), 32):
@@ -130,11 +150,14 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--max-length", type=int, default=12, help="pieces in a string")
     parser.add_argument("--every-code-point", action="store_true", help="test each of 1,112,064")
+    parser.add_argument("--ignore-merges", action="store_true", help="of a tokenizer that is made so")
     parser.add_argument("--output", help="where to keep the reference's answers")
     parser.add_argument("--run", help="the C++ test program")
     arguments = parser.parse_args()
 
     document = json.loads(pathlib.Path(arguments.tokenizer).read_text(encoding="utf-8"))
+    if arguments.ignore_merges:
+        document = ignoring_merges(document)
     rng = random.Random(arguments.seed)
     first_id = 1 + max(token["id"] for token in document["added_tokens"])
     with_flags = arguments.count // 4
@@ -144,9 +167,11 @@ def main():
         suites.append(every_code_point(document))
     oracle = {"about": f"Hugging Face tokenizers {tokenizers.__version__}, tests/oracle/tokenizer_fuzz.py, "
                        f"seed {arguments.seed}", "suites": suites}
-    if arguments.run:
-        oracle["tokenizer"] = os.path.abspath(arguments.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
+        if arguments.run:
+            made = pathlib.Path(folder, "tokenizer.json")
+            made.write_text(json.dumps(document), encoding="utf-8")
+            oracle["tokenizer"] = str(made)
         output = pathlib.Path(arguments.output or os.path.join(folder, "oracle.json"))
         output.write_text(json.dumps(oracle, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
         print(f"{arguments.count:,} strings, {output.stat().st_size:,} bytes")

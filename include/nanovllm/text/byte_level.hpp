@@ -53,4 +53,9 @@ inline void append_bytes(std::string& out, std::string_view name) {
   }
 }
 
+/// Appends the spelling of `bytes`: what `append_bytes` undoes.
+inline void append_name(std::string& out, std::string_view bytes) {
+  for (const char byte : bytes) utf8::append(out, kAlphabet[static_cast<unsigned char>(byte)]);
+}
+
 }  // namespace nanovllm::byte_level

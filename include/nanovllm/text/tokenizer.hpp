@@ -6,7 +6,8 @@
 ///   std::string text = tokenizer.decode(ids);
 ///
 /// Encoding goes: added tokens out of the raw text, NFC, added tokens out of the normalised text,
-/// split by the file's regular expression, byte-pair encoding of each piece. Ids are equal to the
+/// split by the file's regular expression, byte-pair encoding of each piece (with ignore_merges, of
+/// each that is no token as it stands). Ids are equal to the
 /// reference's for every valid UTF-8 text; docs/tokenizer.md says what this rests on and which
 /// files are supported. For text of a stream of tokens see text/detokenizer.hpp.
 
@@ -126,31 +127,6 @@ class Tokenizer {
 
 namespace nanovllm {
 
-namespace detail {
-
-/// The file's merges by the ids of their two sides.
-NANOVLLM_INLINE MergeTable merge_table(const TokenizerJson& json, const Vocabulary& vocabulary) {
-  const std::size_t num_merges = json.merge_sides.size() / 2;
-  MergeTable table(num_merges);
-  std::string joined;
-  const auto id_of = [&](std::string_view name, std::size_t rank) {
-    const std::optional<TokenId> id = vocabulary.find(name);
-    check<LoadError>(id.has_value(), "merge ", rank, " needs the token '", name,
-                     "', which model.vocab does not have");
-    return *id;
-  };
-  for (std::size_t rank = 0; rank < num_merges; ++rank) {
-    const std::string_view left = json.merge_sides[2 * rank];
-    const std::string_view right = json.merge_sides[2 * rank + 1];
-    joined.assign(left).append(right);
-    const TokenId left_id = id_of(left, rank), right_id = id_of(right, rank);
-    table.insert(left_id, right_id, Merge(static_cast<std::uint32_t>(rank), id_of(joined, rank)));
-  }
-  return table;
-}
-
-}  // namespace detail
-
 /// What an encoding thread must not share.
 struct Tokenizer::Workspace {
   RegexScratch regex;
@@ -158,10 +134,11 @@ struct Tokenizer::Workspace {
   WordCache words;
   std::string lossy;
   std::string normalized;
+  std::string name;  // of a piece
 
   /// The memory that grows with the text.
   [[nodiscard]] std::size_t scratch_bytes() const {
-    return bpe.bytes() + lossy.capacity() + normalized.capacity();
+    return bpe.bytes() + lossy.capacity() + normalized.capacity() + name.capacity();
   }
 
   /// Frees that memory if it is more than may wait for the next call.
@@ -170,6 +147,7 @@ struct Tokenizer::Workspace {
     bpe = {};
     std::string().swap(lossy);  // an assignment would keep the memory
     std::string().swap(normalized);
+    std::string().swap(name);
   }
 };
 
@@ -184,6 +162,10 @@ struct Tokenizer::State {
     for (const SplitStep& step : steps.splits) {
       splits.push_back(step.is_regex ? SplitPattern::regex(step.pattern)
                                      : SplitPattern::literal(step.pattern));
+    }
+    if (steps.ignore_merges) {
+      whole.resize(vocabulary.size());
+      for (const TokenId id : json.ids) whole[static_cast<std::size_t>(id)] = true;
     }
     for (std::size_t id = 0; id < vocabulary.size(); ++id) {
       const std::size_t size = vocabulary.bytes(static_cast<TokenId>(id)).size();
@@ -214,6 +196,7 @@ struct Tokenizer::State {
   Bpe bpe;
   std::vector<SplitPattern> splits;
   std::vector<bool> special;      // by id
+  std::vector<bool> whole;        // by id: a piece may be this token; empty without ignore_merges
   std::size_t longest_token = 1;  // bytes that one token of byte-pair encoding covers at most
   std::size_t longest_text = 1;   // bytes of text after NFC that any token covers at most, unless
   bool swallows = false;          // an added token takes in white space
@@ -289,7 +272,7 @@ struct Tokenizer::Encoding {
   void encode_piece(std::string_view piece) {
     if (piece.size() > WordCache::kMaxBytes) {
       expect_more((piece.size() - 1) / state.longest_token + 1);
-      state.bpe.encode(piece, workspace.bpe, ids);
+      merge(piece);
       return expect_more(0);
     }
     WordCache::Entry entry = workspace.words.find(piece);
@@ -297,10 +280,21 @@ struct Tokenizer::Encoding {
       entry.append_to(ids);
     } else {
       const std::size_t before = ids.size();
-      state.bpe.encode(piece, workspace.bpe, ids);
+      merge(piece);
       entry.store(std::span(ids).subspan(before));
     }
     expect_more(0);
+  }
+
+  /// Appends the tokens of a piece.
+  void merge(std::string_view piece) {
+    if (!state.whole.empty() && piece.size() <= state.longest_token) {
+      workspace.name.clear();
+      byte_level::append_name(workspace.name, piece);
+      const std::optional<TokenId> id = state.vocabulary.find(workspace.name);
+      if (id && state.whole[static_cast<std::size_t>(*id)]) return ids.push_back(*id);
+    }
+    state.bpe.encode(piece, workspace.bpe, ids);
   }
 
   /// Throws when the ids so far and `more` are more than allowed.

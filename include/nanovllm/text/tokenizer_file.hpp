@@ -13,8 +13,10 @@
 
 namespace nanovllm {
 
+class MergeTable;
 struct NamedToken;
 struct TokenizerJson;
+class Vocabulary;
 
 /// One `Split` of the pre-tokeniser, with behaviour "Isolated".
 struct SplitStep {
@@ -29,6 +31,7 @@ inline constexpr std::size_t kMaxSplits = 64;
 /// The steps of tokenization besides the vocabulary and the merges.
 struct TokenizerSteps {
   bool nfc = false;
+  bool ignore_merges = false;  ///< a piece that is a token of the model's vocabulary is that token
   std::vector<SplitStep> splits;
   std::vector<AddedToken> added_tokens;
   SequenceTemplate sequence_template;
@@ -44,6 +47,10 @@ namespace detail {
 [[nodiscard]] std::vector<NamedToken> all_tokens(const TokenizerJson& json,
                                                  const TokenizerSteps& steps);
 
+/// The file's merges by the ids of their two sides. Throws LoadError for one whose tokens the
+/// vocabulary lacks.
+[[nodiscard]] MergeTable merge_table(const TokenizerJson& json, const Vocabulary& vocabulary);
+
 }  // namespace detail
 
 }  // namespace nanovllm
@@ -52,11 +59,13 @@ namespace detail {
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
+#include "nanovllm/text/bpe.hpp"
 #include "nanovllm/text/tokenizer_json.hpp"
 #include "nanovllm/text/vocabulary.hpp"
 
@@ -70,10 +79,9 @@ class TokenizerStepsReader {
  public:
   [[nodiscard]] static TokenizerSteps read(const Json& document) {
     TokenizerSteps steps;
-    for (const char* name : {"truncation", "padding"}) {
-      check<LoadError>(field(document, name).is_null(), name, " is set; only null is supported");
-    }
-    check_model(field(document, "model"));
+    // "truncation" and "padding" are what a trainer's last call left behind: transformers sets both
+    // anew in every call, and without its options neither cuts nor pads.
+    check_model(field(document, "model"), steps);
     read_normalizer(field(document, "normalizer"), steps);
     const Json& pre_tokenizer = field(document, "pre_tokenizer");
     check<LoadError>(!pre_tokenizer.is_null(),
@@ -143,17 +151,16 @@ class TokenizerStepsReader {
     return value.boolean();
   }
 
-  static void check_model(const Json& model) {
+  static void check_model(const Json& model, TokenizerSteps& steps) {
     expect_type(model, "model", {"BPE"});
-    // unk_token and fuse_unk have no effect: every byte has a token.
-    for (const char* name : {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                             "byte_fallback", "ignore_merges"}) {
+    // unk_token, fuse_unk and byte_fallback have no effect: every byte has a token.
+    for (const char* name : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json& value = field(model, name);
-      const bool off =
-          value.is_null() || value == Json("") || value == Json(false) || value == Json(0);
-      check<LoadError>(off, "model.", name, " is ", shorten(value), "; only ",
-                       value.is_boolean() ? "false" : "null", " is supported");
+      const bool off = value.is_null() || value == Json("") || value == Json(0);
+      check<LoadError>(off, "model.", name, " is ", shorten(value), "; only null is supported");
     }
+    const bool is_set = !field(model, "ignore_merges").is_null();
+    steps.ignore_merges = is_set && flag(model, "ignore_merges", "model");
   }
 
   static void read_normalizer(const Json& normalizer, TokenizerSteps& steps) {
@@ -283,6 +290,26 @@ NANOVLLM_INLINE std::vector<NamedToken> all_tokens(const TokenizerJson& json,
   for (std::size_t i = 0; i < json.ids.size(); ++i) tokens.push_back({json.names[i], json.ids[i]});
   for (const AddedToken& added : steps.added_tokens) tokens.push_back({added.content, added.id});
   return tokens;
+}
+
+NANOVLLM_INLINE MergeTable merge_table(const TokenizerJson& json, const Vocabulary& vocabulary) {
+  const std::size_t num_merges = json.merge_sides.size() / 2;
+  MergeTable table(num_merges);
+  std::string joined;
+  const auto id_of = [&](std::string_view name, std::size_t rank) {
+    const std::optional<TokenId> id = vocabulary.find(name);
+    check<LoadError>(id.has_value(), "merge ", rank, " needs the token '", name,
+                     "', which model.vocab does not have");
+    return *id;
+  };
+  for (std::size_t rank = 0; rank < num_merges; ++rank) {
+    const std::string_view left = json.merge_sides[2 * rank];
+    const std::string_view right = json.merge_sides[2 * rank + 1];
+    joined.assign(left).append(right);
+    const TokenId left_id = id_of(left, rank), right_id = id_of(right, rank);
+    table.insert(left_id, right_id, Merge(static_cast<std::uint32_t>(rank), id_of(joined, rank)));
+  }
+  return table;
 }
 
 }  // namespace detail
