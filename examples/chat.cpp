@@ -90,8 +90,10 @@ int main(int argc, char** argv) try {
       model = argv[i];
     }
   }
-  const auto engine = nvllm::make_engine<nvllm::PublishedModels>(
-      {.model = model, .on_load = nvllm::load_progress_line()});
+  const auto engine =
+      nvllm::make_engine<nvllm::PublishedModels>({.model = model,
+                                                  .on_load = nvllm::load_progress_line(),
+                                                  .on_warning = nvllm::warning_lines()});
   run(*engine, enable_thinking);
   return 0;
 } catch (const nvllm::Error& error) {

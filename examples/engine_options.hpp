@@ -102,7 +102,8 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
                       .max_num_seqs = options.max_num_seqs,
                       .host_kv_size = KvSize::blocks(options.host_kv_blocks),
                       .processes = std::move(processes),
-                      .on_load = load_progress_line()};
+                      .on_load = load_progress_line(),
+                      .on_warning = warning_lines()};
   if (options.disable_custom_all_reduce) config.peers.max_bytes = 0;
   if (options.num_threads != 0) config.num_threads = options.num_threads;
   if (options.max_num_batched_tokens != 0)

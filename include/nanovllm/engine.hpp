@@ -228,7 +228,7 @@ class Engine : public Conversations<Engine<Model, Policy>>, public Pooling<Engin
 
 template <class Model, class Policy>
 Engine<Model, Policy>::Engine(EngineConfig config)
-    : Engine(Config::load(checkpoint_of(config)), std::nullopt, std::move(config)) {}
+    : Engine(load_model_config<Model>(config), std::nullopt, std::move(config)) {}
 
 template <class Model, class Policy>
 Engine<Model, Policy>::Engine(const Config& model, RandomWeights weights, EngineConfig config)

@@ -297,6 +297,7 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/generation_config.hpp"]
     loaders["nanovllm/model/gpt2/config.hpp"]
     loaders["nanovllm/model/prefixed_checkpoint.hpp"]
+    loaders["nanovllm/model/surplus_tensors.hpp"]
     loaders["nanovllm/model/quantization/kv_scales.hpp"]
     loaders["nanovllm/model/quantization/packed_checks.hpp"]
     loaders["nanovllm/model/quantization/packed_tensors.hpp"]

@@ -44,7 +44,7 @@ TEST_CASE("A checkpoint is one file or an index of shards", "[checkpoint]") {
     CHECK(single.tensors().size() == 1);
     CHECK(single.total_bytes() == 2);
   }
-  // With an index, model.safetensors is not looked at.
+  std::filesystem::remove(directory.path() / "model.safetensors");
   directory.write("s-2.safetensors",
                   SafetensorsWriter().add("b", "U8", {3}, "bbb").add("c", "U8", {1}, "c").bytes());
   directory.write("s-1.safetensors",
@@ -69,6 +69,46 @@ TEST_CASE("A checkpoint is one file or an index of shards", "[checkpoint]") {
   tensors[0].mapping->prefetch(tensors[0].data);
   tensors[0].mapping->release(tensors[0].data);
   CHECK(static_cast<char>(tensors[0].data[0]) == 'A');
+}
+
+TEST_CASE("model.safetensors counts, and not an index that was left beside it", "[checkpoint]") {
+  TempDirectory directory;
+  const auto shard = [](const char* name, const char* data) {
+    return SafetensorsWriter().add(name, "U8", {1}, data).bytes();
+  };
+  const auto first = [](const nv::Checkpoint& checkpoint) {
+    return static_cast<char>(checkpoint.find("a")->data[0]);
+  };
+  directory.write("model.safetensors", shard("a", "N"));
+  const char* const index = "model.safetensors.index.json";
+  // Its shards are gone, or there with older weights, or it is broken.
+  for (const char* text : {R"({"weight_map": {"a": "gone.safetensors"}})",
+                           R"({"weight_map": {"a": "old.safetensors"}})", "{", "[]"}) {
+    directory.write("old.safetensors", shard("a", "O"));
+    directory.write(index, text);
+    const nv::Checkpoint checkpoint(directory.path());
+    CAPTURE(text);
+    CHECK(checkpoint.warnings().empty());  // nothing was read
+    CHECK(first(checkpoint) == 'N');
+    REQUIRE(checkpoint.warnings().size() == 1);
+    CHECK(mentions(checkpoint.warnings()[0], "model.safetensors.index.json' is ignored"));
+  }
+  // One that lists it is its own.
+  directory.write("b.safetensors", shard("b", "B"));
+  directory.write(index, R"({"weight_map": {"a": "model.safetensors", "b": "b.safetensors"}})");
+  const nv::Checkpoint both(directory.path());
+  CHECK(first(both) == 'N');
+  CHECK(both.find("b") != nullptr);
+  CHECK(both.warnings().empty());
+}
+
+TEST_CASE("Warnings of a checkpoint are kept once, in their order", "[checkpoint]") {
+  const nv::Checkpoint checkpoint("nowhere");
+  const nv::Checkpoint copy = checkpoint;
+  copy.warn("b");
+  checkpoint.warn("a");
+  copy.warn("b");
+  CHECK(checkpoint.warnings() == std::vector<std::string>{"b", "a"});
 }
 
 TEST_CASE("The texts of a checkpoint are its files", "[checkpoint]") {

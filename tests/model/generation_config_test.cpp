@@ -47,6 +47,25 @@ TEST_CASE("do_sample false means greedy, whatever the temperature", "[generation
   CHECK(parse(R"({"temperature": 0.7})").temperature == 0.7f);
 }
 
+TEST_CASE("What a greedy file says of filters does not matter", "[generation_config]") {
+  const auto config = parse(R"({"do_sample": false, "temperature": -1, "top_k": -5, "top_p": 0.0,
+                                "min_p": 2, "repetition_penalty": 1.1})");
+  CHECK(config.temperature == 0.f);
+  CHECK_FALSE((config.top_k || config.top_p || config.min_p));
+  CHECK(config.repetition_penalty == 1.1f);
+  CHECK(parse(R"({"do_sample": false, "top_p": 0.8, "top_k": 20})").top_p == 0.8f);
+  CHECK(parse(R"({"do_sample": false, "top_k": 20})").top_k == 20);
+  CHECK(error_of(R"({"do_sample": true, "top_p": 0.0})").find("'top_p' must be") !=
+        std::string::npos);
+  CHECK(error_of(R"({"do_sample": false, "repetition_penalty": 0})").find("'repetition_penalty'") !=
+        std::string::npos);
+}
+
+TEST_CASE("Integers that are no token's id do not end a text", "[generation_config]") {
+  CHECK(parse(R"({"eos_token_id": [7, -1, 4294967296]})").eos_token_ids ==
+        std::vector<nv::TokenId>{7});
+}
+
 TEST_CASE("Sampling values out of range are refused, all at once", "[generation_config]") {
   const std::string message =
       error_of(R"({"do_sample": 1, "temperature": -0.1, "top_k": -2, "top_p": 0, "min_p": 1.5})");

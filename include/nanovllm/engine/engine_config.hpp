@@ -84,7 +84,10 @@ struct EngineConfig {
   std::optional<std::uint64_t> seed{};  ///< of requests without their own; unset: a random one
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's
   LoadCallback on_load{};                       ///< e.g. load_progress_line()
-  GenerateCallback on_generate{};               ///< e.g. generate_progress_line()
+  /// Called when all is loaded, by the thread that makes the engine, for each thing that was found
+  /// in the checkpoint and is ignored, or missing: a line for people. Unset: nobody is told.
+  WarningCallback on_warning{};    ///< e.g. warning_lines()
+  GenerateCallback on_generate{};  ///< e.g. generate_progress_line()
 };
 
 /// Weights without a checkpoint: reproducible noise, for benchmarks.

@@ -32,6 +32,7 @@
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/model_head.hpp"
+#include "nanovllm/model/registry.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 
@@ -39,6 +40,18 @@ namespace nanovllm {
 
 /// The checkpoint of `config`.
 [[nodiscard]] Checkpoint checkpoint_of(const EngineConfig& config);
+
+/// What the checkpoint of `config` says of the model; `config` keeps the checkpoint that was
+/// opened. Throws UnsupportedModelError for one of another family, LoadError or ConfigError.
+template <class Model>
+[[nodiscard]] typename Model::Config load_model_config(EngineConfig& config) {
+  config.checkpoint = checkpoint_of(config);
+  if constexpr (FoundModel<Model>) detail::check_family(*config.checkpoint, Model::kFamily);
+  return Model::Config::load(*config.checkpoint);
+}
+
+/// Tells `config.on_warning` of all that was noted of the checkpoint.
+void pass_on_warnings(const EngineConfig& config);
 
 /// The most tokens of a sequence. Throws ConfigError when the setting is out of range.
 /// @param own  the model's context.
@@ -216,6 +229,7 @@ template <class Model, class Policy, class Blocks>
   auto observer = Tiers::template observer<Blocks>(
       {.config = config, .runner = *runner, .keeps_prefixes = blocks.keeps_prefixes()},
       [&] { return kv_identity<Policy>(model, *runner, hash); });
+  pass_on_warnings(config);
   return {.max_model_len = max_model_len,
           .text = std::move(text),
           .runner = std::move(runner),
@@ -254,6 +268,11 @@ NANOVLLM_INLINE void throw_no_memory(const char* part, const EngineConfig& confi
                            ", max_model_len = ", number(config.max_model_len),
                            ", kv_size = ", config.kv_size ? text(*config.kv_size) : "unset",
                            ", host_kv_size = ", text(config.host_kv_size)));
+}
+
+NANOVLLM_INLINE void pass_on_warnings(const EngineConfig& config) {
+  if (!config.on_warning || !config.checkpoint) return;
+  for (const std::string& warning : config.checkpoint->warnings()) config.on_warning(warning);
 }
 
 NANOVLLM_INLINE std::int64_t choose_max_model_len(const EngineConfig& config, std::int64_t own) {

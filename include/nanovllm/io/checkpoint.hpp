@@ -49,6 +49,11 @@ class Checkpoint {
   template <detail::OtherCheckpoint C>
   explicit Checkpoint(C checkpoint) : source_(std::make_shared<Source<C>>(std::move(checkpoint))) {}
 
+  /// The same of one that stands for `base` in another form: they have their warnings in common.
+  template <detail::OtherCheckpoint C>
+  Checkpoint(C checkpoint, const Checkpoint& base)
+      : source_(std::make_shared<Source<C>>(std::move(checkpoint))), warnings_(base.warnings_) {}
+
   /// For messages, such as its path.
   [[nodiscard]] std::string name() const { return source_->name(); }
 
@@ -73,12 +78,19 @@ class Checkpoint {
   /// Bytes of all tensors. Throws as `tensors`.
   [[nodiscard]] std::uint64_t total_bytes() const { return read().total_bytes; }
 
+  /// Notes that something of the checkpoint is ignored; a text that is noted already is no other.
+  void warn(std::string text) const;
+
+  /// What was noted, by this or by whoever reads the checkpoint, in that order.
+  [[nodiscard]] std::vector<std::string> warnings() const;
+
  private:
   struct AnySource {
     virtual ~AnySource() = default;
     [[nodiscard]] virtual std::string name() const = 0;
     [[nodiscard]] virtual std::optional<std::string> text(std::string_view file) const = 0;
     [[nodiscard]] virtual std::vector<CheckpointTensor> read_tensors() = 0;
+    [[nodiscard]] virtual std::vector<std::string> warnings() const = 0;
 
     std::mutex mutex;  // of the next; they do not change once they are read
     bool is_read = false;
@@ -97,8 +109,18 @@ class Checkpoint {
     [[nodiscard]] std::vector<CheckpointTensor> read_tensors() override {
       return checkpoint.read_tensors();
     }
+    [[nodiscard]] std::vector<std::string> warnings() const override {
+      if constexpr (requires { std::vector<std::string>(checkpoint.warnings()); })
+        return checkpoint.warnings();
+      return {};
+    }
 
     C checkpoint;
+  };
+
+  struct Warnings {
+    std::mutex mutex;
+    std::vector<std::string> list;
   };
 
   /// Chooses the kind of checkpoint.
@@ -108,12 +130,14 @@ class Checkpoint {
   [[nodiscard]] const AnySource& read() const;
 
   std::shared_ptr<AnySource> source_;
+  std::shared_ptr<Warnings> warnings_ = std::make_shared<Warnings>();
 };
 
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
 
+#include <algorithm>
 #include <system_error>
 
 #include "nanovllm/core/error.hpp"
@@ -150,6 +174,17 @@ NANOVLLM_INLINE const CheckpointTensor* Checkpoint::find(std::string_view name) 
   return found == source.by_name.end() ? nullptr : &source.tensors[found->second];
 }
 
+NANOVLLM_INLINE void Checkpoint::warn(std::string text) const {
+  const std::lock_guard lock(warnings_->mutex);
+  std::vector<std::string>& list = warnings_->list;
+  if (std::ranges::find(list, text) == list.end()) list.push_back(std::move(text));
+}
+
+NANOVLLM_INLINE std::vector<std::string> Checkpoint::warnings() const {
+  const std::lock_guard lock(warnings_->mutex);
+  return warnings_->list;
+}
+
 namespace detail {
 
 /// Throws LoadError unless the bytes of a tensor are as many as its type and shape need.
@@ -177,6 +212,7 @@ NANOVLLM_INLINE const Checkpoint::AnySource& Checkpoint::read() const {
   const std::lock_guard lock(source.mutex);
   if (source.is_read) return source;
   source.tensors = source.read_tensors();
+  for (std::string& warning : source.warnings()) warn(std::move(warning));
   source.by_name.clear();
   source.total_bytes = 0;
   for (const CheckpointTensor& tensor : source.tensors) {

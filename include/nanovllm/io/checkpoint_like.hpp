@@ -42,6 +42,9 @@ struct CheckpointTensor {
 ///   when the first of them is needed, and again if it has thrown LoadError. Their `data` is valid
 ///   as long as the object, also when it has moved.
 ///
+/// - `warnings()`, optional: strings that say what of the files is ignored, known once
+///   `read_tensors` has returned.
+///
 /// `name` and `text` may be called by several threads at once.
 template <class C>
 concept CheckpointLike = std::movable<C> &&

@@ -15,7 +15,7 @@
 
 namespace nanovllm {
 
-/// The problems found in one file, raised together.
+/// The problems found in one file, raised together, and what was found and is ignored.
 class Problems {
  public:
   template <class... Parts>
@@ -24,6 +24,12 @@ class Problems {
   }
 
   [[nodiscard]] bool empty() const { return list_.empty(); }
+
+  template <class... Parts>
+  void warn(const Parts&... parts) {
+    warnings_.push_back(concat(parts...));
+  }
+  [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
 
   /// Throws `E` that names `subject` and lists every problem, if there is any.
   template <class E>
@@ -36,7 +42,7 @@ class Problems {
   }
 
  private:
-  std::vector<std::string> list_;
+  std::vector<std::string> list_, warnings_;
 };
 
 /// Parses `text`, which must be one JSON object. Throws `E` naming `source` otherwise.
@@ -94,6 +100,9 @@ class JsonFields {
 
   /// Adds the problem that `key` must be something else than `got`.
   void wrong(std::string_view key, std::string_view expected, const Json& got) const;
+
+  /// Warns that what `key` has, `got`, is ignored.
+  void ignored(std::string_view key, const Json& got, std::string_view why) const;
 
   /// The integer that `value` is, if it is one that fits.
   [[nodiscard]] static std::optional<std::int64_t> as_integer(const Json& value);
@@ -181,6 +190,11 @@ NANOVLLM_INLINE std::optional<std::string> JsonFields::string(std::string_view k
 NANOVLLM_INLINE void JsonFields::wrong(std::string_view key, std::string_view expected,
                                        const Json& got) const {
   problems_.add("'", prefix_, key, "' must be ", expected, ", got ", detail::shown(got));
+}
+
+NANOVLLM_INLINE void JsonFields::ignored(std::string_view key, const Json& got,
+                                         std::string_view why) const {
+  problems_.warn("'", prefix_, key, "' (", detail::shown(got), ") is ignored: ", why);
 }
 
 NANOVLLM_INLINE std::optional<std::int64_t> JsonFields::as_integer(const Json& value) {

@@ -28,13 +28,18 @@ class SafetensorsCheckpoint {
   /// The content of `directory`/`file`; nothing where there is no such file.
   [[nodiscard]] std::optional<std::string> text(std::string_view file) const;
 
-  /// Opens the shards that `directory`/model.safetensors.index.json lists, or else
-  /// `directory`/model.safetensors, and gives their tensors: shards by name, and in a shard by
-  /// offset. Throws LoadError that names every missing shard, or every tensor that a shard lacks.
+  /// Opens `directory`/model.safetensors, or else the shards that
+  /// `directory`/model.safetensors.index.json lists, and gives their tensors: shards by name, and
+  /// in a shard by offset. Throws LoadError that names every missing shard, or every tensor that a
+  /// shard lacks.
+  ///
+  /// Where there are both, the index was left by a model that was saved there before, and is
+  /// ignored with a warning, as transformers (5.24) ignores it; unless it lists model.safetensors.
   ///
   /// A tensor that the index does not mention is part of the checkpoint like any other. Where the
   /// index places a tensor in one shard, a copy in another shard is ignored.
   [[nodiscard]] std::vector<CheckpointTensor> read_tensors();
+  [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
   using Index = std::unordered_map<std::string, std::string>;  ///< tensor name to shard name
@@ -42,12 +47,16 @@ class SafetensorsCheckpoint {
   /// Reads the index file. Throws LoadError unless it maps tensor names to plain file names.
   static Index read_index(const std::filesystem::path& path);
 
+  /// Whether the index at `path` lists `shard`; false for one that cannot be read.
+  static bool lists(const std::filesystem::path& path, std::string_view shard);
+
   /// Maps every shard of the index, in the order of their names. `path` is the index's.
   [[nodiscard]] std::vector<CheckpointTensor> open_shards(const Index& index,
                                                           const std::filesystem::path& path);
 
   std::filesystem::path directory_;
   std::vector<SafetensorsFile> files_;
+  std::vector<std::string> warnings_;
 };
 
 static_assert(CheckpointLike<SafetensorsCheckpoint>);
@@ -56,6 +65,7 @@ static_assert(CheckpointLike<SafetensorsCheckpoint>);
 
 #if NANOVLLM_BODIES
 
+#include <algorithm>
 #include <set>
 
 #include "nanovllm/core/error.hpp"
@@ -99,7 +109,13 @@ NANOVLLM_INLINE std::vector<CheckpointTensor> SafetensorsCheckpoint::read_tensor
   const auto index = directory_ / "model.safetensors.index.json";
   const auto single = directory_ / "model.safetensors";
   files_.clear();
-  if (std::filesystem::exists(index)) return open_shards(read_index(index), index);
+  warnings_.clear();
+  if (std::filesystem::exists(index)) {
+    if (!std::filesystem::exists(single) || lists(index, "model.safetensors"))
+      return open_shards(read_index(index), index);
+    warnings_.push_back(concat("'", index.string(),
+                               "' is ignored: it does not list model.safetensors, which is there"));
+  }
   check<LoadError>(std::filesystem::exists(single), "'", directory_.string(),
                    "' holds neither model.safetensors.index.json nor model.safetensors");
   files_.emplace_back(single);
@@ -129,6 +145,16 @@ NANOVLLM_INLINE SafetensorsCheckpoint::Index SafetensorsCheckpoint::read_index(
     index.emplace(tensor, name);
   }
   return index;
+}
+
+NANOVLLM_INLINE bool SafetensorsCheckpoint::lists(const std::filesystem::path& path,
+                                                  std::string_view shard) {
+  try {
+    const Index index = read_index(path);
+    return std::ranges::any_of(index, [&](const auto& entry) { return entry.second == shard; });
+  } catch (const LoadError&) {
+    return false;
+  }
 }
 
 NANOVLLM_INLINE std::vector<CheckpointTensor> SafetensorsCheckpoint::open_shards(

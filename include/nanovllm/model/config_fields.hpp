@@ -49,18 +49,34 @@ struct ConfigTexts {
 /// Throws LoadError when config.json cannot be read.
 [[nodiscard]] ConfigTexts read_config_texts(const Checkpoint& checkpoint);
 
-/// Adds a problem unless "model_type" is `type`, or for weights that are quantised.
+/// Adds a problem unless "model_type" is `type`, and for a "quantization_config" that is no object.
 void check_model_type(const JsonFields& fields, std::string_view type, Problems& problems);
+
+/// Reads "quantization_config" where a tensor needs it: throws ConfigError for one that is not
+/// supported. Where none does, as in a fine-tune of 16 bits whose config.json is that of its
+/// quantised base, a warning says that it is ignored.
+void check_quantization(const Checkpoint& checkpoint, const ConfigTexts& texts,
+                        std::vector<std::string>& warnings);
+
+/// Whether a model that is to be tied has an lm_head of its own, with other values than `table`,
+/// its embedding: `tie_word_embeddings` was left true when the head was trained. Then the head
+/// counts, as in transformers (5.24), and a warning says so. False where there are no tensors.
+[[nodiscard]] bool has_own_head(const Checkpoint& checkpoint, const char* table,
+                                std::vector<std::string>& warnings);
+
+/// Hands the warnings of a config to its checkpoint.
+void pass_warnings(const std::vector<std::string>& warnings, const Checkpoint& checkpoint);
 
 /// Adds a problem when a model has more weights than ModelLimits allow.
 void check_num_parameters(std::int64_t count, Problems& problems);
 
-/// Reads "dtype" (transformers 5.x) and "torch_dtype" (4.x), which must agree where both are given;
-/// bfloat16 when there is neither.
+/// Reads "dtype" (transformers 5.x) or else "torch_dtype" (4.x); bfloat16 when there is neither, or
+/// "auto". Where they differ, "dtype" counts and a warning says so.
 [[nodiscard]] DType read_dtype(const JsonFields& fields, Problems& problems);
 
 /// Reads generation_config.json, if `generation_text` is not empty, and the end tokens of both
-/// files, which must be less than `vocab_size` where that is not 0.
+/// files. Those that are not less than `vocab_size`, where that is not 0, are ignored with a
+/// warning: a vocabulary may have been cut.
 void read_generation(const JsonFields& fields, std::string_view generation_text,
                      std::int64_t vocab_size, GenerationConfig& generation,
                      std::vector<TokenId>& eos_token_ids, Problems& problems);
@@ -71,7 +87,12 @@ void read_generation(const JsonFields& fields, std::string_view generation_text,
 
 #if NANOVLLM_BODIES
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
 #include "nanovllm/io/json_fields.hpp"
+#include "nanovllm/model/quantization/packed_checks.hpp"
 #include "nanovllm/model/quantization/quantization_config.hpp"
 
 namespace nanovllm::detail {
@@ -89,7 +110,65 @@ NANOVLLM_INLINE void check_model_type(const JsonFields& fields, std::string_view
   } else if (*found != Json(std::string(type))) {
     fields.wrong("model_type", concat('"', type, '"'), *found);
   }
-  static_cast<void>(read_quantization(fields, problems));
+  const Json* quantization = fields.find("quantization_config");
+  if (quantization != nullptr && !quantization->is_object())
+    fields.wrong("quantization_config", "an object", *quantization);
+}
+
+NANOVLLM_INLINE void check_quantization(const Checkpoint& checkpoint, const ConfigTexts& texts,
+                                        std::vector<std::string>& warnings) {
+  const Json json = parse_json_object<ConfigError>(texts.config, texts.source);
+  const Json* const found = json.find("quantization_config");
+  if (found == nullptr || !found->is_object() || found->empty()) return;
+  Problems problems;
+  try {
+    if (std::ranges::any_of(checkpoint.tensors(), needs_quantization)) {
+      static_cast<void>(read_quantization(JsonFields(json, "", problems), problems));
+    } else if (!checkpoint.tensors().empty()) {
+      const Json* const method = found->find("quant_method");
+      warnings.push_back(concat("'quantization_config'", method ? " of " : "",
+                                method ? shown(*method) : "",
+                                " is ignored: the checkpoint has no quantised matrix"));
+    }
+  } catch (const LoadError&) {  // a config.json without weights can be read; their loading says so
+  }
+  problems.raise<ConfigError>(texts.source);
+}
+
+/// Whether two tensors have the same elements in the same type.
+NANOVLLM_INLINE bool same_elements(const CheckpointTensor& a, const CheckpointTensor& b) {
+  if (a.dtype != b.dtype || a.blocks != b.blocks || a.shape != b.shape) return false;
+  constexpr std::size_t kPanel = 4 << 20;
+  for (std::size_t begin = 0; begin < a.data.size(); begin += kPanel) {
+    const std::size_t size = std::min(kPanel, a.data.size() - begin);
+    const auto x = a.data.subspan(begin, size), y = b.data.subspan(begin, size);
+    const bool is_same = std::memcmp(x.data(), y.data(), size) == 0;
+    if (a.mapping != nullptr) a.mapping->release(x);
+    if (b.mapping != nullptr) b.mapping->release(y);
+    if (!is_same) return false;
+  }
+  return true;
+}
+
+NANOVLLM_INLINE bool has_own_head(const Checkpoint& checkpoint, const char* table,
+                                  std::vector<std::string>& warnings) {
+  try {
+    const CheckpointTensor* const head = checkpoint.find("lm_head.weight");
+    const CheckpointTensor* const embedding = checkpoint.find(table);
+    if (head == nullptr || embedding == nullptr || same_elements(*head, *embedding)) return false;
+  } catch (const LoadError&) {  // as above
+    return false;
+  }
+  warnings.push_back(
+      "'tie_word_embeddings' (true) is ignored: the checkpoint has an 'lm_head.weight' with other "
+      "values than its embedding's");
+  return true;
+}
+
+NANOVLLM_INLINE void pass_warnings(const std::vector<std::string>& warnings,
+                                   const Checkpoint& checkpoint) {
+  const std::string source = checkpoint.path_of("config.json");
+  for (const std::string& warning : warnings) checkpoint.warn(concat(source, ": ", warning));
 }
 
 NANOVLLM_INLINE void check_num_parameters(std::int64_t count, Problems& problems) {
@@ -103,7 +182,7 @@ NANOVLLM_INLINE DType read_dtype(const JsonFields& fields, Problems& problems) {
   std::optional<DType> out;
   for (const char* key : {"dtype", "torch_dtype"}) {
     const auto text = fields.string(key);
-    if (!text) continue;
+    if (!text || *text == "auto") continue;
     std::optional<DType> dtype;
     for (const DType known : {DType::float32, DType::float16, DType::bfloat16}) {
       if (*text == name(known)) dtype = known;
@@ -111,7 +190,7 @@ NANOVLLM_INLINE DType read_dtype(const JsonFields& fields, Problems& problems) {
     if (!dtype) {
       fields.wrong(key, "float32, float16 or bfloat16", *fields.find(key));
     } else if (out && *out != *dtype) {
-      problems.add("'dtype' (", name(*out), ") and 'torch_dtype' (", name(*dtype), ") disagree");
+      problems.warn("'torch_dtype' (", name(*dtype), ") is ignored: 'dtype' is ", name(*out));
     } else {
       out = dtype;
     }
@@ -128,10 +207,14 @@ NANOVLLM_INLINE void read_generation(const JsonFields& fields, std::string_view 
     generation = read_generation_config(JsonFields(json, "generation_config.json: ", problems));
     merge_token_ids(generation.eos_token_ids, eos_token_ids);
   }
-  if (vocab_size > 0 && !eos_token_ids.empty() && eos_token_ids.back() >= vocab_size) {
-    problems.add("'eos_token_id' (", eos_token_ids.back(), ") must be less than 'vocab_size' (",
-                 vocab_size, ")");
+  if (vocab_size <= 0) return;
+  const auto is_beyond = [&](TokenId id) { return id >= vocab_size; };
+  for (const TokenId id : eos_token_ids) {
+    if (is_beyond(id))
+      problems.warn("'eos_token_id' (", id, ") is ignored: 'vocab_size' is ", vocab_size);
   }
+  std::erase_if(eos_token_ids, is_beyond);
+  std::erase_if(generation.eos_token_ids, is_beyond);
 }
 
 }  // namespace nanovllm::detail

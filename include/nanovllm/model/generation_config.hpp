@@ -15,7 +15,8 @@ namespace nanovllm {
 /// the ranges of the same fields of SamplingParams.
 struct GenerationConfig {
   std::vector<TokenId> eos_token_ids;  ///< ascending, each once
-  std::optional<float> temperature;    ///< 0, greedy, when the file says do_sample false
+  std::optional<float> temperature;    ///< 0, greedy, when the file says do_sample false; filters
+                                       ///< that are out of range are then left unset
   std::optional<std::int32_t> top_k;
   std::optional<float> top_p;
   std::optional<float> min_p;
@@ -32,7 +33,8 @@ namespace detail {
 
 /// Adds `more` to `ids`, which stays ascending and free of duplicates.
 void merge_token_ids(const std::vector<TokenId>& more, std::vector<TokenId>& ids);
-/// The ids under "eos_token_id", an integer or a list of them; ascending, each once.
+/// The ids under "eos_token_id", an integer or a list of them; ascending, each once. Integers that
+/// no token has are ignored with a warning.
 [[nodiscard]] std::vector<TokenId> read_eos_token_ids(const JsonFields& fields);
 /// What the file says; problems are added to those of `fields`.
 [[nodiscard]] GenerationConfig read_generation_config(const JsonFields& fields);
@@ -65,9 +67,13 @@ NANOVLLM_INLINE std::vector<TokenId> read_eos_token_ids(const JsonFields& fields
   std::vector<TokenId> ids;
   const auto add = [&](const Json& id) {
     const auto number = JsonFields::as_integer(id);
-    const bool valid = number && *number >= 0 && *number <= std::numeric_limits<TokenId>::max();
-    if (valid) ids.push_back(static_cast<TokenId>(*number));
-    return valid;
+    if (!number) return false;
+    if (*number >= 0 && *number <= std::numeric_limits<TokenId>::max()) {
+      ids.push_back(static_cast<TokenId>(*number));
+    } else {
+      fields.ignored("eos_token_id", id, "no token has this id");
+    }
+    return true;
   };
   const bool valid =
       value->is_array() ? std::all_of(value->begin(), value->end(), add) : add(*value);
@@ -77,29 +83,33 @@ NANOVLLM_INLINE std::vector<TokenId> read_eos_token_ids(const JsonFields& fields
   return out;
 }
 
-NANOVLLM_INLINE std::optional<float> to_float(std::optional<double> value) {
-  return value ? std::optional(static_cast<float>(*value)) : std::nullopt;
-}
-
 /// Reads the fields of generation_config.json; what is wrong goes to the fields' problems.
 NANOVLLM_INLINE GenerationConfig read_generation_config(const JsonFields& fields) {
   GenerationConfig out;
   out.eos_token_ids = read_eos_token_ids(fields);
-  const auto share = [](double x) { return x >= 0 && x <= 1; };
-  out.temperature = to_float(fields.number("temperature", "a number in [0, 1e6]",
-                                           [](double x) { return x >= 0 && x <= 1e6; }));
-  if (const auto top_k = fields.integer("top_k", -1, std::numeric_limits<std::int32_t>::max())) {
-    out.top_k = static_cast<std::int32_t>(*top_k);
-  }
+  const bool is_greedy = fields.boolean("do_sample") == false;
+  using InRange = bool (*)(double);
+  const auto read = [&](const char* key, const char* expected, InRange in_range) {
+    const InRange any = [](double) { return true; };
+    const auto value = fields.number(key, expected, is_greedy ? any : in_range);
+    return value && in_range(*value) ? std::optional(static_cast<float>(*value)) : std::nullopt;
+  };
+  out.temperature =
+      read("temperature", "a number in [0, 1e6]", [](double x) { return x >= 0 && x <= 1e6; });
+  if (is_greedy) out.temperature = 0.f;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const Json* const found = fields.find("top_k");
+  const auto top_k = is_greedy && found != nullptr ? JsonFields::as_integer(*found)
+                                                   : fields.integer("top_k", -1, kMost);
+  if (top_k && *top_k >= -1 && *top_k <= kMost) out.top_k = static_cast<std::int32_t>(*top_k);
   // A positive double may become the float 0, so the test is made on the float.
-  out.top_p = to_float(fields.number("top_p", "a number in (0, 1]",
-                                     [](double x) { return x <= 1 && static_cast<float>(x) > 0; }));
-  out.min_p = to_float(fields.number("min_p", "a number in [0, 1]", share));
-  out.repetition_penalty =
-      to_float(fields.number("repetition_penalty", "a number > 0", [](double x) {
+  out.top_p = read("top_p", "a number in (0, 1]",
+                   [](double x) { return x <= 1 && static_cast<float>(x) > 0; });
+  out.min_p = read("min_p", "a number in [0, 1]", [](double x) { return x >= 0 && x <= 1; });
+  if (const auto penalty = fields.number("repetition_penalty", "a number > 0", [](double x) {
         return std::isfinite(x) && static_cast<float>(x) > 0;
-      }));
-  if (fields.boolean("do_sample") == false) out.temperature = 0.f;
+      }))
+    out.repetition_penalty = static_cast<float>(*penalty);
   return out;
 }
 

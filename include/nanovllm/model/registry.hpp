@@ -86,6 +86,10 @@ struct ModelName {
 [[noreturn]] void refuse_model(const ModelName& name, std::span<const ModelFamily> families,
                                std::span<const std::string> mismatches);
 
+/// Throws UnsupportedModelError for a checkpoint of another family than `family`, by "model_type"
+/// or without that by "architectures": says what it is, and what opens it.
+void check_family(const Checkpoint& checkpoint, const ModelFamily& family);
+
 /// Throws UnsupportedModelError for a checkpoint of a model that `backend` cannot run.
 [[noreturn]] void refuse_backend(const Checkpoint& checkpoint, const ModelFamily& family,
                                  std::string_view backend);
@@ -192,6 +196,31 @@ NANOVLLM_INLINE void refuse_model(const ModelName& name, std::span<const ModelFa
   }
   if (listed.empty()) throw UnsupportedModelError(text + "no model");
   throw UnsupportedModelError(text + "; docs/adding_a_model.md says how it takes others");
+}
+
+NANOVLLM_INLINE void check_family(const Checkpoint& checkpoint, const ModelFamily& family) {
+  const ModelName name = read_model_name(checkpoint);
+  const bool fits =
+      name.model_type.empty() ? name.is_of(family) : name.model_type == family.model_type;
+  if (fits) return;
+  struct Opener {
+    std::string_view model_type, architecture, type;
+  };
+  constexpr std::array<Opener, 3> kOpeners{
+      {{"qwen3", "Qwen3ForCausalLM", "Qwen3<shapes::qwen3_any>"},
+       {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3Moe<shapes::qwen3_moe_any>"},
+       {"gpt2", "GPT2LMHeadModel", "Gpt2<shapes::gpt2_any>"}}};
+  const auto opener = std::ranges::find_if(kOpeners, [&](const Opener& known) {
+    return name.model_type.empty() ? name.architectures.front() == known.architecture
+                                   : name.model_type == known.model_type;
+  });
+  std::string text =
+      concat(name.source, ": this checkpoint is a ",
+             name.model_type.empty() ? name.architectures.front() : name.model_type,
+             ", but the engine was made for a ", family.model_type, " (", family.architecture, ")");
+  if (opener == kOpeners.end()) throw UnsupportedModelError(text + "; no model here opens it");
+  throw UnsupportedModelError(
+      concat(text, "; Engine<", opener->type, "> opens it, and so does make_engine<AllModels>"));
 }
 
 NANOVLLM_INLINE void refuse_backend(const Checkpoint& checkpoint, const ModelFamily& family,

@@ -36,6 +36,7 @@
 #include "nanovllm/model/quantization/quantization_config.hpp"
 #include "nanovllm/model/quantization/stored_rows.hpp"
 #include "nanovllm/model/quantization/tensor_scales.hpp"
+#include "nanovllm/model/surplus_tensors.hpp"
 
 namespace nanovllm {
 
@@ -181,8 +182,8 @@ void stream_packed(const Parameter<T>& parameter, const PackedTensors& packed, S
 }  // namespace detail
 
 /// Throws one LoadError that lists the parameters that are missing, have another shape, or are not
-/// of floats, and the tensors of the checkpoint that are neither a parameter nor ignored: the first
-/// 16 of each list, and how many more there are.
+/// of floats, and the tensors of the checkpoint that are neither a parameter nor ignored, by
+/// `options` or by `surplus_of`: the first 16 of each list, and how many more there are.
 template <Element T>
 void check_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>> parameters,
                       const LoadOptions& options = {}) {
@@ -319,35 +320,11 @@ NANOVLLM_INLINE QuantizationConfig quantization_of(const Checkpoint& checkpoint)
   return is_quantised ? read_quantization(checkpoint) : QuantizationConfig{};
 }
 
-/// Lines of a message, of which the first ones are written out: a mixture of experts may miss
-/// thousands of tensors.
-class FirstLines {
- public:
-  /// @param rest  what the others are, behind their number.
-  explicit FirstLines(std::string_view rest) : rest_(rest) {}
-
-  template <class... Parts>
-  void add(const Parts&... parts) {
-    if (++count_ <= kMost) text_ += concat("\n  - ", parts...);
-  }
-
-  [[nodiscard]] std::string text() const {
-    return count_ <= kMost ? text_ : text_ + concat("\n  - and ", count_ - kMost, rest_);
-  }
-
- private:
-  static constexpr std::size_t kMost = 16;
-  std::string_view rest_;
-  std::string text_;
-  std::size_t count_ = 0;
-};
-
 NANOVLLM_INLINE void check_tensors(const Checkpoint& checkpoint,
                                    std::span<const WantedTensor> wanted,
                                    std::span<const std::string> ignored) {
   const QuantizationConfig quantization = quantization_of(checkpoint);
-  FirstLines problems(" more that are missing or wrong"),
-      surplus(" more that are not in the model");
+  FirstLines problems(" more that are missing or wrong");
   std::set<std::string_view> expected(ignored.begin(), ignored.end());
   for (const WantedTensor& parameter : wanted) {
     expected.insert(parameter.name);
@@ -371,14 +348,10 @@ NANOVLLM_INLINE void check_tensors(const Checkpoint& checkpoint,
     }
     if (!problem.empty()) problems.add("'", parameter.name, "' ", problem);
   }
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    if (expected.contains(tensor.name) || is_activation_scale(tensor.name) ||
-        is_zero_bias(checkpoint, tensor))
-      continue;
-    surplus.add("'", tensor.name, "' ", shape_string(tensor.shape),
-                " is in the checkpoint, but not in the model");
+  std::string text = problems.text() + surplus_of(checkpoint, expected);
+  if (!text.empty()) {
+    for (const std::string& warning : checkpoint.warnings()) text += "\n  (" + warning + ")";
   }
-  const std::string text = problems.text() + surplus.text();
   check<LoadError>(text.empty(), "'", checkpoint.name(),
                    "' does not hold this model's weights:", text);
 }

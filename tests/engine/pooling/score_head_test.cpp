@@ -122,12 +122,43 @@ TEST_CASE("a model for text must have its lm_head", "[pooling][headless]") {
   }
 }
 
+TEST_CASE("a head of the rows of yes and no scores as the model's own", "[pooling][labels]") {
+  const Checkpoint files = embedding_model();
+  const Checkpoint own = headless_model({.tied = true, .has_prefix = true});
+  PoolingEngine by_tokens(config_of(own));
+  const ScoreOptions answers{.yes = 300, .no = 4000};
+  const CheckpointTensor* const table = files.find("model.embed_tokens.weight");
+  const std::vector<std::string> documents = {"He was a fox.", "A hare in the wood", "x"};
+  const auto expected = by_tokens.score("Who is he?", documents, answers);
+  for (const bool yes_first : {true, false}) {
+    Headless form{.architecture = "Qwen3ForSequenceClassification", .tied = true};
+    form.has_prefix = true;
+    auto files_of_head = headless_files(form);
+    std::vector<float> rows(2 * 256);
+    const std::size_t ids[] = {yes_first ? 300u : 4000u, yes_first ? 4000u : 300u};
+    for (const std::size_t row : {0, 1})
+      detail::convert(table->dtype, table->data.data() + 2 * 256 * ids[row], &rows[256 * row], 256);
+    files_of_head.add("score.weight", FileDType::f32, {2, 256}, bytes_of(rows));
+    Json config = parse_json(files_of_head.texts["config.json"], "config.json");
+    config["id2label"] = parse_json(
+        yes_first ? R"({"0": "yes", "1": "no"})" : R"({"1": "yes", "0": "no"})", "labels");
+    files_of_head.texts["config.json"] = config.dump();
+    PoolingEngine by_head(config_of(Checkpoint(std::move(files_of_head))));
+    check_close(by_head.score("Who is he?", documents), expected);
+    CHECK(by_head.score_head()->find_label("yes") == (yes_first ? 0 : 1));
+  }
+  const ScoreHead biased({1, 0, 0, 1}, 2, 2, {0.5f, -1}, {"a", "b"});
+  CHECK(biased.pool(Vector{2, 3}) == Vector{2.5f, 2});
+  CHECK_THROWS_AS(ScoreHead({1, 2}, 2, 1, {1}), ConfigError);
+}
+
 TEST_CASE("what a classifier cannot do is refused by name", "[pooling][labels]") {
   PoolingEngine engine(config_of(classifier_model(1)));
   CHECK_THROWS_WITH(engine.generate({Prompt(kTokens)}).at(0).error.empty()
                         ? throw Error("it generated")
                         : engine.score("Who?", {"He."}),
-                    "score: a reranker has one label, but the checkpoint's score.weight has 3");
+                    "score: a reranker has one label, or \"yes\" and \"no\", but the checkpoint's "
+                    "score.weight has 3");
   CHECK_THROWS_WITH(engine.classify({Prompt("Once")}, {.max_prompt_tokens = 1}),
                     "classify: max_prompt_tokens must be at least 2, got 1");
   CHECK(engine.classify({Prompt("Once upon a time")}, {.max_prompt_tokens = 2}).size() == 1);
@@ -142,11 +173,13 @@ TEST_CASE("what a classifier cannot do is refused by name", "[pooling][labels]")
   auto files = headless_files(form);
   files.add("score.weight", FileDType::i32, {1, 256}, std::string(1024, '\0'));
   CHECK_THROWS_WITH(PoolingEngine(config_of(Checkpoint(std::move(files)))),
-                    "'memory': 'score.weight' must be F32, F16 or BF16, got I32");
-  // Of a model for text it is surplus.
+                    "'memory': 'score.weight' must be F32, F16 or BF16, or of blocks, got I32");
+  // A model for text does not need it.
   form = {.has_prefix = true, .has_lm_head = true, .score = {Vector(256)}};
-  CHECK_THROWS_WITH(PoolingEngine(config_of(headless_model(form))),
-                    Contains("'score.weight' [1, 256] is in the checkpoint, but not in the model"));
+  const Checkpoint for_text = headless_model(form);
+  CHECK(PoolingEngine(config_of(for_text)).score_head() == nullptr);
+  REQUIRE(for_text.warnings().size() == 1);
+  CHECK_THAT(for_text.warnings()[0], Contains("the tensors 'score.*' are ignored"));
   CHECK_THROWS_AS(ScoreHead(Vector(7), 2, 4), ConfigError);
   CHECK_THROWS_AS(ScoreHead(Vector(8), 2, 4).pool(Vector(3)), ShapeError);
   check_close(ScoreHead({1, 2, 3, 4}, 2, 2).pool(Vector{1, 10}), {21, 43});

@@ -63,7 +63,8 @@ TEST_CASE("a quantization_config that cannot be served is refused by name", "[fp
     CHECK_THROWS_WITH(read(quantization), Contains(message));
   };
   refused("3", "'quantization_config' must be an object, got 3");
-  refused("{}",
+  CHECK_FALSE(read("{}").packed.has_value());  // as if it were absent
+  refused("{\"bits\": 4}",
           "'quantization_config.quant_method' must be \"fp8\", \"awq\", \"gptq\" or "
           "\"compressed-tensors\", got \"\"");
   refused(R"({"quant_method": "bitsandbytes"})", "got \"bitsandbytes\"");

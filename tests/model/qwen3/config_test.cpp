@@ -216,11 +216,43 @@ TEST_CASE("A model that this engine does not compute is refused", "[config]") {
   CHECK(mentions(error_of({{"hidden_act", "gelu"}}), "'hidden_act' must be \"silu\""));
   CHECK(mentions(error_of({{"attention_bias", true}}), "'attention_bias' must be false"));
   CHECK(mentions(error_of({{"attention_bias", "no"}}), "'attention_bias' must be true or false"));
-  CHECK(mentions(error_of({{"quantization_config", {{"bits", 4}}}}),
-                 "'quantization_config.quant_method'"));
+  CHECK(mentions(error_of({{"quantization_config", 4}}), "'quantization_config' must be"));
   CHECK(mentions(error_of({{"torch_dtype", "float8_e4m3fn"}}), "'torch_dtype' must be"));
   CHECK(mentions(error_of({{"torch_dtype", 16}}), "'torch_dtype' must be"));
-  CHECK(mentions(error_of({{"dtype", "float32"}}), "disagree"));
+}
+
+TEST_CASE("Fields that change nothing are ignored, with a warning where they might have",
+          "[config]") {
+  const auto warnings = [](const json& changes) { return parse(qwen3_4x(), changes).warnings; };
+  CHECK(parse(qwen3_4x(), {{"dtype", "float32"}}).dtype == nv::DType::float32);
+  CHECK(warnings({{"dtype", "float32"}}) ==
+        std::vector<std::string>{"'torch_dtype' (bfloat16) is ignored: 'dtype' is float32"});
+  CHECK(warnings({{"dtype", "bfloat16"}}).empty());
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    for (const json& value : {json("auto"), json(nullptr)}) {
+      CHECK(parse(qwen3_4x(), {{key, value}}).dtype == nv::DType::bfloat16);
+      CHECK(warnings({{key, value}}).empty());
+    }
+  }
+  CHECK(warnings({{"quantization_config", json::object()}}).empty());
+  CHECK(warnings({{"quantization_config", nullptr}}).empty());
+  CHECK(warnings({}).empty());
+  // Neutral settings of RoPE; with another value they would not be.
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  const auto rope = [&](const json& changes) {
+    return json{{"rope_scaling", with(yarn, changes)}};
+  };
+  for (const json& neutral :
+       {json{{"finetuned", true}}, json{{"attn_factor", 1.0}}, json{{"extrapolation_factor", 1}}}) {
+    CAPTURE(neutral.dump());
+    CHECK(error_of(rope(neutral)).empty());
+    CHECK(parse(qwen3_4x(), rope(neutral)).rope.factor == 4);
+  }
+  CHECK(mentions(error_of(rope({{"attn_factor", 1.5}})), "'rope.attn_factor' (1.5)"));
+  CHECK(mentions(error_of(rope({{"finetuned", 1}})), "'rope.finetuned' must be true or false"));
+  CHECK(error_of({{"rope_scaling", {{"type", "linear"}, {"factor", 1.0}}}}).empty());
+  CHECK(mentions(error_of({{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}}),
+                 "'rope.rope_type' must be"));
 }
 
 TEST_CASE("Sliding-window attention is refused where it would be used, and only there",
@@ -316,12 +348,21 @@ TEST_CASE("End tokens are the union of both files", "[config]") {
   CHECK(ids(json::array({7, 7, 3}), R"({"eos_token_id": 5})") == Ids{3, 5, 7});
   CHECK(ids(nullptr, R"({"eos_token_id": 0})") == Ids{0});
   CHECK(ids(json::array(), "{}").empty());
-  for (const json& bad :
-       {json(-1), json("1"), json::array({1, -2}), json::array({json::array({1})}), json(1.5),
-        json(4294967296), json::object()}) {
+  for (const json& bad : {json("1"), json::array({json::array({1})}), json(1.5), json::object(),
+                          json::array({"1"})}) {
     CHECK(mentions(error_of({{"eos_token_id", bad}}), "'eos_token_id' must be"));
   }
-  CHECK(mentions(error_of({{"eos_token_id", 151936}}), "must be less than 'vocab_size' (151936)"));
+  // What no token of the vocabulary has is ignored: that was cut, perhaps.
+  const nv::Qwen3Config cut = nv::Qwen3Config::from_json(
+      with(qwen3_4x(), {{"eos_token_id", json::array({151935, -1})}}).dump(),
+      R"({"eos_token_id": [151936, 7, 4294967296]})");
+  CHECK(cut.eos_token_ids == Ids{7, 151935});
+  CHECK(cut.generation.eos_token_ids == Ids{7});
+  CHECK(cut.warnings ==
+        std::vector<std::string>{
+            "'eos_token_id' (-1) is ignored: no token has this id",
+            "'generation_config.json: eos_token_id' (4294967296) is ignored: no token has this id",
+            "'eos_token_id' (151936) is ignored: 'vocab_size' is 151936"});
 }
 
 TEST_CASE("Text that is no JSON object is a ConfigError", "[config]") {

@@ -1,6 +1,6 @@
 #pragma once
 /// How well a document answers a query: by Qwen3-Reranker, which says "yes" or "no", or by a head
-/// for a single label that it was converted to.
+/// that it was converted to, for a single label or for the labels "yes" and "no".
 
 #include <cstddef>
 #include <cstdint>
@@ -33,13 +33,14 @@ struct ScoreOptions {
 };
 
 /// Makes prompts of queries and documents, and scores of the outcomes: p(yes) / (p(yes) + p(no)) at
-/// the first token of the answer, or with a score head the logistic function of its logit.
+/// the first token of the answer, with a score head for one label the logistic function of its
+/// logit, and with one for "yes" and "no" the softmax of theirs.
 /// Instruction, system prompt and the closed thought are those of Qwen3-Reranker's model card.
 /// Thread-safe.
 class Reranker {
  public:
   /// Throws RequestError if the tokeniser has no token "yes" or "no" and `options` names none, or
-  /// if `head` has several labels.
+  /// if `head` has several labels that are not these two.
   /// @param head  of the checkpoint; null: it answers with tokens.
   explicit Reranker(Tokenizer tokenizer, ScoreOptions options = {},
                     std::shared_ptr<const ScoreHead> head = nullptr);
@@ -61,7 +62,7 @@ class Reranker {
   /// The score, in [0, 1], of what a request with these params gave: its `logprobs` or `pooled`.
   template <class Outcome>
   [[nodiscard]] float score_of(const Outcome& outcome) const {
-    return head_ ? label_probabilities(outcome.pooled).at(0) : score(outcome.logprobs.at(0));
+    return head_ ? label_probabilities(outcome.pooled).at(label_) : score(outcome.logprobs.at(0));
   }
 
   /// The score, in [0, 1], from the log-probabilities of the first token.
@@ -73,6 +74,7 @@ class Reranker {
   ScoreOptions options_;
   std::shared_ptr<const ScoreHead> head_;
   TokenId yes_ = 0, no_ = 0;              ///< without a head
+  std::size_t label_ = 0;                 ///< of a head: the one whose probability is the score
   std::vector<TokenId> before_, behind_;  ///< of query and document
 };
 
@@ -115,10 +117,16 @@ NANOVLLM_INLINE Reranker::Reranker(Tokenizer tokenizer, ScoreOptions options,
       head_(std::move(head)),
       before_(tokenizer_.encode(detail::kRerankerBegin)),
       behind_(tokenizer_.encode(detail::kRerankerEnd)) {
-  check<RequestError>(!head_ || head_->num_labels() == 1,
-                      "score: a reranker has one label, but the checkpoint's score.weight has ",
-                      head_ ? head_->num_labels() : 0);
-  if (head_) return;
+  if (head_) {
+    const auto yes = head_->find_label("yes"), no = head_->find_label("no");
+    const std::size_t count = head_->num_labels();
+    check<RequestError>(count == 1 || (count == 2 && yes && no),
+                        "score: a reranker has one label, or \"yes\" and \"no\", but the "
+                        "checkpoint's score.weight has ",
+                        count, count == 2 ? " of other names" : "");
+    if (count == 2) label_ = *yes;
+    return;
+  }
   yes_ = detail::answer_token(tokenizer_, options_.yes, "yes");
   no_ = detail::answer_token(tokenizer_, options_.no, "no");
 }

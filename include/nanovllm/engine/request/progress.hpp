@@ -1,9 +1,10 @@
 #pragma once
-/// What the engine reports while it loads and generates, and a line on a terminal that shows it.
+/// What the engine reports while it loads and generates, and lines for people that show it.
 
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <string_view>
 
 #include "nanovllm/core/prebuilt.hpp"
 
@@ -26,6 +27,7 @@ struct GenerateProgress {
 
 using LoadCallback = std::function<void(const LoadProgress&)>;
 using GenerateCallback = std::function<void(const GenerateProgress&)>;
+using WarningCallback = std::function<void(std::string_view)>;
 
 /// Shows loading as one line on `stream`, for checkpoints of at least `min_bytes`. Silent when the
 /// stream is no terminal.
@@ -36,12 +38,14 @@ using GenerateCallback = std::function<void(const GenerateProgress&)>;
 /// is no terminal.
 [[nodiscard]] GenerateCallback generate_progress_line(std::FILE* stream = stderr);
 
+/// Writes each warning to `stream`, as a line that begins with "warning: ".
+[[nodiscard]] WarningCallback warning_lines(std::FILE* stream = stderr);
+
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
 
 #include <chrono>
-#include <string_view>
 
 #include <unistd.h>
 
@@ -82,6 +86,12 @@ NANOVLLM_INLINE GenerateCallback generate_progress_line(std::FILE* stream) {
                  static_cast<long long>(p.num_finished), static_cast<long long>(p.num_requests),
                  p.prefill_tokens_per_second, p.decode_tokens_per_second, done ? "\n" : "   ");
     std::fflush(stream);
+  };
+}
+
+NANOVLLM_INLINE WarningCallback warning_lines(std::FILE* stream) {
+  return [stream](std::string_view text) {
+    std::fprintf(stream, "warning: %.*s\n", static_cast<int>(text.size()), text.data());
   };
 }
 

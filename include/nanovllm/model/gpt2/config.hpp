@@ -2,6 +2,7 @@
 /// config.json of a GPT-2 checkpoint (GPT2LMHeadModel).
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -28,10 +29,12 @@ struct Gpt2Config {
   DType dtype = DType::bfloat16;       ///< as the file states; bfloat16 when it does not
   std::vector<TokenId> eos_token_ids;  ///< of both files; ascending, each once, < vocab_size
   GenerationConfig generation;         ///< of generation_config.json; unset when it is absent
+  std::vector<std::string> warnings;   ///< what the files say and is ignored
 
   /// Reads config.json and, if there is one, generation_config.json. Throws LoadError when
   /// config.json cannot be read, ConfigError that lists every problem, among them each setting that
-  /// asks for a model this engine does not compute.
+  /// asks for a model this engine does not compute. A tied model that has a head of its own is
+  /// none. The checkpoint gets the warnings.
   [[nodiscard]] static Gpt2Config load(const Checkpoint& checkpoint);
 
   /// The same from the files' texts; an empty `generation_text` stands for an absent file.
@@ -146,12 +149,20 @@ NANOVLLM_INLINE Gpt2Config Gpt2Config::from_json(std::string_view text,
   detail::read_generation(fields, generation_text, out.vocab_size, out.generation,
                           out.eos_token_ids, problems);
   problems.raise<ConfigError>(source);
+  out.warnings = problems.warnings();
   return out;
 }
 
 NANOVLLM_INLINE Gpt2Config Gpt2Config::load(const Checkpoint& checkpoint) {
   const detail::ConfigTexts texts = detail::read_config_texts(checkpoint);
-  return from_json(texts.config, texts.generation, texts.source);
+  Gpt2Config out = from_json(texts.config, texts.generation, texts.source);
+  detail::check_quantization(checkpoint, texts, out.warnings);
+  for (const char* table : {"wte.weight", "transformer.wte.weight"}) {
+    if (out.tie_word_embeddings && detail::has_own_head(checkpoint, table, out.warnings))
+      out.tie_word_embeddings = false;
+  }
+  detail::pass_warnings(out.warnings, checkpoint);
+  return out;
 }
 
 }  // namespace nanovllm

@@ -43,6 +43,10 @@ namespace nanovllm {
 /// Whether a tensor of this name has the codes of a packed matrix.
 [[nodiscard]] bool is_packed_name(std::string_view name);
 
+/// Whether `tensor` cannot be read without "quantization_config": it is of 8-bit floats, has the
+/// codes of a packed matrix, or is a weight in integers of another kind.
+[[nodiscard]] bool needs_quantization(const CheckpointTensor& tensor);
+
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
@@ -254,6 +258,20 @@ NANOVLLM_INLINE bool is_zero_bias(const Checkpoint& checkpoint, const Checkpoint
 
 NANOVLLM_INLINE bool is_packed_name(std::string_view name) {
   return name.ends_with(".qweight") || name.ends_with(".weight_packed");
+}
+
+NANOVLLM_INLINE bool needs_quantization(const CheckpointTensor& tensor) {
+  if (tensor.blocks != nullptr) return false;
+  if (is_packed_name(tensor.name)) return true;
+  switch (tensor.dtype) {
+    case FileDType::f8_e4m3:
+    case FileDType::f8_e5m2: return true;
+    case FileDType::u8:
+    case FileDType::i8:
+    case FileDType::i32:
+      return tensor.name.ends_with("_proj.weight") || tensor.name.ends_with("_proj");
+    default: return false;
+  }
 }
 
 }  // namespace nanovllm

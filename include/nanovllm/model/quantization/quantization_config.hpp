@@ -44,12 +44,11 @@ struct QuantizationConfig {
   [[nodiscard]] bool is_unquantised(std::string_view name) const;
 };
 
-/// Reads `quantization_config`, if there is one: quant_method "fp8", as transformers and Qwen write
-/// it; "awq", version "gemm"; "gptq", of 4 or 8 bits, without an order of activations; or
-/// "compressed-tensors" with 8-bit floats, or with packed integers of 4 or 8 bits. Everything else
-/// is a problem that is named.
-/// Source: transformers, FineGrainedFP8Config, AwqConfig, GPTQConfig; compressed-tensors,
-/// QuantizationConfig.
+/// Reads `quantization_config`, if there is one that is not empty: quant_method "fp8", as
+/// transformers and Qwen write it; "awq", version "gemm"; "gptq", of 4 or 8 bits, without an order
+/// of activations; or "compressed-tensors" with 8-bit floats, or with packed integers of 4 or 8
+/// bits. Everything else is a problem that is named. Source: transformers, FineGrainedFP8Config,
+/// AwqConfig, GPTQConfig; compressed-tensors, QuantizationConfig.
 [[nodiscard]] QuantizationConfig read_quantization(const JsonFields& fields, Problems& problems);
 
 }  // namespace nanovllm
@@ -273,6 +272,7 @@ NANOVLLM_INLINE QuantizationConfig read_quantization(const JsonFields& config, P
     config.wrong("quantization_config", "an object", *json);
     return out;
   }
+  if (json->empty()) return out;
   const JsonFields fields(*json, "quantization_config.", problems);
   const std::string method = fields.string("quant_method").value_or("");
   if (method == "fp8") {

@@ -40,8 +40,11 @@ struct Qwen3Config {
   RopeConfig rope;
   std::vector<TokenId> eos_token_ids;  ///< of both files; ascending, each once, < vocab_size
   GenerationConfig generation;         ///< of generation_config.json; unset when it is absent
+  std::vector<std::string> warnings;   ///< what the files say and is ignored
 
-  /// Reads config.json and, if there is one, generation_config.json. Throws LoadError when
+  /// Reads config.json and, if there is one, generation_config.json, and looks at the checkpoint's
+  /// tensors where these decide: whether there is a head, whether a tied model has one of its own,
+  /// whether any matrix is quantised. The checkpoint gets the warnings. Throws LoadError when
   /// config.json cannot be read, ConfigError that lists every problem of the first file that has
   /// any.
   [[nodiscard]] static Qwen3Config load(const Checkpoint& checkpoint);
@@ -75,8 +78,9 @@ struct Qwen3Spelling {
 void read_qwen3(const JsonFields& fields, std::string_view generation_text,
                 const Qwen3Spelling& spelling, Qwen3Config& out, Problems& problems);
 
-/// Sets `head` to none if the tensors of `checkpoint` are of a decoder that was saved without one.
-void find_missing_head(const Checkpoint& checkpoint, Qwen3Config& config);
+/// What the tensors of `checkpoint` say. Sets `head` to none if they are of a decoder that was
+/// saved without one, and `tie_word_embeddings` to false if they have a head of their own.
+void look_at_tensors(const Checkpoint& checkpoint, const ConfigTexts& texts, Qwen3Config& config);
 
 }  // namespace detail
 
@@ -260,7 +264,18 @@ NANOVLLM_INLINE RopeConfig read_rope(const JsonFields& fields, std::int64_t max_
     rope.wrong("partial_rotary_factor", "1", *part);
   }
   std::vector<std::string_view> known = {"rope_theta", "rope_type", "partial_rotary_factor"};
-  const std::string type = rope.string("rope_type").value_or("default");
+  // "finetuned" says how the model was made. The others are factors.
+  if (rope.boolean("finetuned")) known.emplace_back("finetuned");
+  for (const char* factor : {"attn_factor", "extrapolation_factor"}) {
+    if (const Json* value = rope.find(factor); value != nullptr && *value == Json(1))
+      known.emplace_back(factor);
+  }
+  std::string type = rope.string("rope_type").value_or("default");
+  const Json* const factor = rope.find("factor");
+  if (type == "linear" && factor != nullptr && *factor == Json(1)) {
+    type = "default";
+    known.emplace_back("factor");
+  }
   if (type == "yarn") {
     out.type = RopeType::yarn;
     known.insert(known.end(), {"factor", "original_max_position_embeddings", "attention_factor",
@@ -293,12 +308,23 @@ NANOVLLM_INLINE ModelHead read_head(const JsonFields& fields, const std::string&
 }
 
 NANOVLLM_INLINE void find_missing_head(const Checkpoint& checkpoint, Qwen3Config& config) {
-  if (config.head != ModelHead::tokens || config.tie_word_embeddings) return;
   try {
-    const bool has_own = checkpoint.find("lm_head.weight") != nullptr;
-    if (!has_own && lacks_model_prefix(checkpoint)) config.head = ModelHead::none;
+    const bool lacks_prefix = lacks_model_prefix(checkpoint);
+    if (config.tie_word_embeddings) {
+      const char* const table = lacks_prefix ? "embed_tokens.weight" : "model.embed_tokens.weight";
+      if (has_own_head(checkpoint, table, config.warnings)) config.tie_word_embeddings = false;
+    } else if (lacks_prefix && checkpoint.find("lm_head.weight") == nullptr) {
+      config.head = ModelHead::none;
+    }
   } catch (const LoadError&) {  // a config.json without weights can be read; their loading says so
   }
+}
+
+NANOVLLM_INLINE void look_at_tensors(const Checkpoint& checkpoint, const ConfigTexts& texts,
+                                     Qwen3Config& config) {
+  check_quantization(checkpoint, texts, config.warnings);
+  if (config.head == ModelHead::tokens) find_missing_head(checkpoint, config);
+  pass_warnings(config.warnings, checkpoint);
 }
 
 NANOVLLM_INLINE void read_qwen3(const JsonFields& fields, std::string_view generation_text,
@@ -332,13 +358,14 @@ NANOVLLM_INLINE Qwen3Config Qwen3Config::from_json(std::string_view text,
                      problems);
   detail::check_num_parameters(num_parameters(out), problems);
   problems.raise<ConfigError>(source);
+  out.warnings = problems.warnings();
   return out;
 }
 
 NANOVLLM_INLINE Qwen3Config Qwen3Config::load(const Checkpoint& checkpoint) {
   const detail::ConfigTexts texts = detail::read_config_texts(checkpoint);
   Qwen3Config out = from_json(texts.config, texts.generation, texts.source);
-  detail::find_missing_head(checkpoint, out);
+  detail::look_at_tensors(checkpoint, texts, out);
   return out;
 }
 

@@ -162,13 +162,14 @@ NANOVLLM_INLINE Qwen3MoeConfig Qwen3MoeConfig::from_json(std::string_view text,
   }
   detail::check_num_parameters(num_parameters(out), problems);
   problems.raise<ConfigError>(source);
+  out.warnings = problems.warnings();
   return out;
 }
 
 NANOVLLM_INLINE Qwen3MoeConfig Qwen3MoeConfig::load(const Checkpoint& checkpoint) {
   const detail::ConfigTexts texts = detail::read_config_texts(checkpoint);
   Qwen3MoeConfig out = from_json(texts.config, texts.generation, texts.source);
-  detail::find_missing_head(checkpoint, out);
+  detail::look_at_tensors(checkpoint, texts, out);
   return out;
 }
 
