@@ -135,3 +135,9 @@ TEST_CASE("a GGUF file of quantised blocks is one of their values", "[gguf]") {
   check_same<AnyModel, DefaultPolicy>(gguf_fixture("mixed"), expected, 64);
   check_same<AnyModel, Fp8Policy>(gguf_fixture("mixed"), expected, 64);
 }
+
+TEST_CASE("a GGUF file of the types for narrow rows is one of their values", "[gguf]") {
+  const Checkpoint gguf = gguf_fixture("fallback");
+  const Checkpoint expected(dequantised(gguf));
+  check_same<AnyModel>(gguf_fixture("fallback"), expected, 64);
+}

@@ -10,7 +10,8 @@ Versions and how to install them: tests/oracle/README.md.
     qwen3.gguf        a small Qwen3 in float32, F16 and BF16, untied, with YaRN
     qwen3_moe.gguf    the mixture of experts moe_1_of_5 of make_qwen3_moe_fixtures.py, in float32
     gpt2.gguf         a small GPT-2 in float32
-    mixed.gguf        a Qwen3 of one layer whose matrices are of all quantised types
+    mixed.gguf        a Qwen3 of one layer whose matrices are of the quantised types of Q4_K_M files
+    fallback.gguf     one whose rows are no multiple of 256, of the types that stand for those then
     vocab_qwen2.gguf  the vocabulary and the chat template of examples/models/fairytale
     vocab_gpt2.gguf   the vocabulary of examples/models/tiny_gpt2
 
@@ -29,7 +30,7 @@ import numpy
 from gguf import GGMLQuantizationType as Type
 from gguf import TokenType
 
-BLOCK_TYPES = (Type.Q8_0, Type.Q4_0, Type.Q4_K, Type.Q5_K, Type.Q6_K)
+BLOCK_TYPES = (Type.Q8_0, Type.Q4_0, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.Q4_1, Type.Q5_0, Type.Q5_1)
 
 QWEN3 = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, head_dim=16, vocab_size=83, rms_norm_eps=1e-6,
@@ -42,6 +43,11 @@ GPT2 = dict(n_embd=24, n_head=3, n_layer=2, n_positions=40, vocab_size=61, n_inn
 MIXED = dict(hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2,
              num_key_value_heads=1, head_dim=64, vocab_size=64, rms_norm_eps=1e-6,
              rope_theta=10000.0, max_position_embeddings=128)
+MIXED_TYPES = {"token_embd": Type.Q6_K, "attn_q": Type.Q4_K, "attn_k": Type.Q5_K, "attn_v": Type.Q6_K,
+               "attn_output": Type.Q8_0, "ffn_gate": Type.Q4_K, "ffn_up": Type.Q4_0, "ffn_down": Type.Q5_K}
+FALLBACK = dict(MIXED, hidden_size=96, intermediate_size=160, head_dim=48)
+FALLBACK_TYPES = {"token_embd": Type.Q8_0, "attn_q": Type.Q5_0, "attn_k": Type.Q5_0, "attn_v": Type.Q5_1,
+                  "attn_output": Type.Q4_1, "ffn_gate": Type.Q5_0, "ffn_up": Type.Q4_1, "ffn_down": Type.Q5_1}
 
 
 def fnv1a(text):
@@ -213,7 +219,8 @@ def random_blocks(random, kind, rows, columns, halves):
     """Blocks of random bits; the half floats in them are drawn from `halves`."""
     elements, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = random.integers(0, 256, (rows * columns // elements, size), dtype=numpy.uint8)
-    places = {Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208,)}.get(kind, (0,))
+    places = {Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208,), Type.Q4_1: (0, 2),
+              Type.Q5_1: (0, 2)}.get(kind, (0,))
     for place in places:
         drawn = random.choice(halves, len(blocks)).astype(numpy.float16)
         blocks[:, place:place + 2] = drawn.view(numpy.uint8).reshape(-1, 2)
@@ -234,14 +241,12 @@ def write_blocks(path):
     close(writer)
 
 
-def write_mixed(path):
+def write_mixed(path, config, types):
     random = numpy.random.default_rng(7304)
-    config = MIXED
     width, vocab = config["hidden_size"], config["vocab_size"]
-    types = {"token_embd": Type.Q6_K, "attn_q": Type.Q4_K, "attn_k": Type.Q5_K, "attn_v": Type.Q6_K,
-             "attn_output": Type.Q8_0, "ffn_gate": Type.Q4_K, "ffn_up": Type.Q4_0, "ffn_down": Type.Q5_K}
     # So that weights are about 0.06.
-    scales = {Type.Q8_0: 8e-4, Type.Q4_0: 1e-2, Type.Q4_K: 2e-4, Type.Q5_K: 1e-4, Type.Q6_K: 5e-5}
+    scales = {Type.Q8_0: 8e-4, Type.Q4_0: 1e-2, Type.Q4_K: 2e-4, Type.Q5_K: 1e-4, Type.Q6_K: 5e-5,
+              Type.Q4_1: 1e-2, Type.Q5_0: 5e-3, Type.Q5_1: 5e-3}
     writer = gguf.GGUFWriter(path, "qwen3")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_K_M)
     writer.add_custom_alignment(64)
@@ -303,7 +308,8 @@ def main():
     write_qwen3(out / "qwen3.gguf")
     write_moe(out / "qwen3_moe.gguf")
     write_gpt2(out / "gpt2.gguf")
-    write_mixed(out / "mixed.gguf")
+    write_mixed(out / "mixed.gguf", MIXED, MIXED_TYPES)
+    write_mixed(out / "fallback.gguf", FALLBACK, FALLBACK_TYPES)
     write_vocabulary(out / "vocab_qwen2.gguf", "fairytale", "qwen3", "qwen2")
     write_vocabulary(out / "vocab_gpt2.gguf", "tiny_gpt2", "gpt2", "gpt-2")
 

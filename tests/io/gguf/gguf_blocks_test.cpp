@@ -12,8 +12,9 @@ using namespace nanovllm;
 TEST_CASE("blocks have the values that llama.cpp's own package makes of them", "[gguf]") {
   // tests/oracle/make_gguf_fixtures.py: random bits, with extreme scales among them.
   const GgufFile file("tests/fixtures/gguf/blocks.gguf");
-  REQUIRE(file.tensors().size() == 10);
-  for (const BlockFormat* format : {&kGgufQ8_0, &kGgufQ4_0, &kGgufQ4_K, &kGgufQ5_K, &kGgufQ6_K}) {
+  REQUIRE(file.tensors().size() == 16);
+  for (const BlockFormat* format : {&kGgufQ8_0, &kGgufQ4_0, &kGgufQ4_1, &kGgufQ5_0, &kGgufQ5_1,
+                                    &kGgufQ4_K, &kGgufQ5_K, &kGgufQ6_K}) {
     const std::string name(format->name);
     INFO(name);
     const GgufTensor* const blocks = file.find(name);

@@ -104,6 +104,26 @@ TEST_CASE("the config of a Qwen3 is made of a GGUF's metadata", "[gguf]") {
   CHECK_FALSE(json_of(one, "config.json").contains("rope_scaling"));
 }
 
+TEST_CASE("a GGUF with cls.output.weight is a classifier, tied or not", "[gguf]") {
+  for (const bool untied : {false, true}) {
+    GgufWriter file = with_heads(qwen3());
+    file.add("qwen3.pooling_type", 4u);
+    file.add_strings("qwen3.classifier.output_labels", {"yes", "no"});
+    file.add_tensor("cls.output.weight", kF32, {2, 8}, std::string(64, '\1'));
+    file.add_tensor("cls.output.bias", kF32, {2}, std::string(8, '\0'));
+    if (untied) file.add_tensor("output.weight", kF32, {5, 8}, std::string(160, '\0'));
+    const nlohmann::json config = json_of(file, "config.json");
+    CHECK(config.at("architectures") == nlohmann::json::array({"Qwen3ForSequenceClassification"}));
+    CHECK(config.at("id2label") == nlohmann::json{{"0", "yes"}, {"1", "no"}});
+    CHECK(config.at("tie_word_embeddings") == !untied);
+    const Checkpoint checkpoint(std::move(Written(file).checkpoint));
+    REQUIRE(checkpoint.find("score.weight") != nullptr);
+    CHECK(checkpoint.find("score.weight")->shape == std::vector<std::uint64_t>{2, 8});
+    CHECK(checkpoint.find("score.bias") != nullptr);
+  }
+  CHECK_FALSE(json_of(with_heads(qwen3()), "config.json").contains("id2label"));
+}
+
 TEST_CASE("sizes that a GGUF states for each layer must be equal", "[gguf]") {
   const auto with_sizes = [](std::vector<std::uint32_t> sizes) {
     GgufWriter out;
@@ -264,7 +284,7 @@ TEST_CASE("tensors that cannot be read are refused by name", "[gguf]") {
   writer.add_tensor("output.weight", kQ2_K, {1, 256}, std::string(84, '\0'));
   CHECK_THROWS_WITH(Written(writer).checkpoint.read_tensors(),
                     "'some.gguf': the tensor 'output.weight' is Q2_K; supported: F32, F16, BF16, "
-                    "Q8_0, Q4_0, Q4_K, Q5_K, Q6_K");
+                    "Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
   GgufWriter experts;
   experts.add("general.architecture", "qwen3moe");
   experts.add_tensor("blk.0.ffn_up_exps.weight", kF32, {2, 1}, std::string(8, '\0'));

@@ -125,7 +125,13 @@ TEST_CASE("a GGUF's tokenizer of another kind is refused by name", "[gguf]") {
   CHECK_THROWS_WITH(json_of(small("llama")),
                     "'some.gguf': 'tokenizer.ggml.model' is 'llama'; supported: gpt2");
   CHECK_THROWS_WITH(json_of(small("gpt2", "llama-bpe")),
-                    "'some.gguf': 'tokenizer.ggml.pre' is 'llama-bpe'; supported: qwen2, gpt-2");
+                    "'some.gguf': 'tokenizer.ggml.pre' is 'llama-bpe'; supported: qwen2, "
+                    "deepseek-r1-qwen, kormo, f2llmv2, megrez, gpt-2, phi-2, jina-es, jina-de, "
+                    "gigachat");
+  // Other names of the same: llama.cpp's converter knows a tokeniser by a hash of what it does.
+  for (const char* alias : {"deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"})
+    CHECK(json_of(small("gpt2", alias)) == json_of(small("gpt2", "qwen2")));
+  CHECK(json_of(small("gpt2", "phi-2")) == json_of(small("gpt2", "gpt-2")));
   GgufWriter types;
   types.add_strings("tokenizer.ggml.tokens", {"a"});
   GgufWriter wrong = types;

@@ -5,11 +5,14 @@
 /// |---|---|---|---|
 /// | Q8_0 | 32 | f16 d; 32 × i8 q | d · q |
 /// | Q4_0 | 32 | f16 d; 16 bytes: element i in the low, i + 16 in the high bits | d · (q − 8) |
+/// | Q4_1 | 32 | f16 d; f16 m; the same 16 bytes | d · q + m |
+/// | Q5_0 | 32 | f16 d; 4 bytes of fifth bits; the same 16 bytes | d · (q − 16) |
+/// | Q5_1 | 32 | f16 d; f16 m; the same 4 and 16 bytes | d · q + m |
 /// | Q4_K | 256 | f16 d, dmin; scales s and minima m of 6 bits for each 32; q | d·s·q − dmin·m |
 /// | Q5_K | 256 | the same, with the fifth bits of q ahead of the other four | d·s·q − dmin·m |
 /// | Q6_K | 256 | q in 4 bits and 2 bits; i8 scales s for each 16; f16 d | d · s · (q − 32) |
 ///
-/// All products are exact in float32, so a value is rounded once at the most: by the difference.
+/// All products are exact in float32, so a value is rounded once at the most: by the sum.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,20 +27,31 @@ namespace detail {
 
 void dequantise_q8_0(const std::byte* blocks, std::size_t count, float* out);
 void dequantise_q4_0(const std::byte* blocks, std::size_t count, float* out);
+void dequantise_q4_1(const std::byte* blocks, std::size_t count, float* out);
+void dequantise_q5_0(const std::byte* blocks, std::size_t count, float* out);
+void dequantise_q5_1(const std::byte* blocks, std::size_t count, float* out);
 void dequantise_q4_k(const std::byte* blocks, std::size_t count, float* out);
 void dequantise_q5_k(const std::byte* blocks, std::size_t count, float* out);
 void dequantise_q6_k(const std::byte* blocks, std::size_t count, float* out);
 
 void read_q8_0(const std::byte* block, std::int8_t* codes);
 void read_q4_0(const std::byte* block, std::int8_t* codes);
+void read_q4_1(const std::byte* block, std::int8_t* codes);
+void read_q5_0(const std::byte* block, std::int8_t* codes);
+void read_q5_1(const std::byte* block, std::int8_t* codes);
 void read_q4_k(const std::byte* block, std::int8_t* codes);
 void read_q5_k(const std::byte* block, std::int8_t* codes);
 BlockIntegers::Scale scale_of_block(const std::byte* block, std::uint32_t);
+BlockIntegers::Scale scale_q4_1(const std::byte* block, std::uint32_t);
+BlockIntegers::Scale scale_q5_1(const std::byte* block, std::uint32_t);
 BlockIntegers::Scale scale_q4_k(const std::byte* block, std::uint32_t index);
 BlockIntegers::Scale scale_q5_k(const std::byte* block, std::uint32_t index);
 
 inline constexpr BlockIntegers kIntegersQ8_0{8, 32, false, read_q8_0, scale_of_block};
 inline constexpr BlockIntegers kIntegersQ4_0{4, 32, false, read_q4_0, scale_of_block};
+inline constexpr BlockIntegers kIntegersQ4_1{4, 32, true, read_q4_1, scale_q4_1};
+inline constexpr BlockIntegers kIntegersQ5_0{5, 32, false, read_q5_0, scale_of_block};
+inline constexpr BlockIntegers kIntegersQ5_1{5, 32, true, read_q5_1, scale_q5_1};
 inline constexpr BlockIntegers kIntegersQ4_K{4, 32, true, read_q4_k, scale_q4_k};
 inline constexpr BlockIntegers kIntegersQ5_K{5, 32, true, read_q5_k, scale_q5_k};
 
@@ -47,6 +61,12 @@ inline constexpr BlockFormat kGgufQ8_0{"Q8_0", 32, 34, detail::dequantise_q8_0,
                                        &detail::kIntegersQ8_0};
 inline constexpr BlockFormat kGgufQ4_0{"Q4_0", 32, 18, detail::dequantise_q4_0,
                                        &detail::kIntegersQ4_0};
+inline constexpr BlockFormat kGgufQ4_1{"Q4_1", 32, 20, detail::dequantise_q4_1,
+                                       &detail::kIntegersQ4_1};
+inline constexpr BlockFormat kGgufQ5_0{"Q5_0", 32, 22, detail::dequantise_q5_0,
+                                       &detail::kIntegersQ5_0};
+inline constexpr BlockFormat kGgufQ5_1{"Q5_1", 32, 24, detail::dequantise_q5_1,
+                                       &detail::kIntegersQ5_1};
 inline constexpr BlockFormat kGgufQ4_K{"Q4_K", 256, 144, detail::dequantise_q4_k,
                                        &detail::kIntegersQ4_K};
 inline constexpr BlockFormat kGgufQ5_K{"Q5_K", 256, 176, detail::dequantise_q5_k,
@@ -120,6 +140,49 @@ NANOVLLM_INLINE void dequantise_q4_0(const std::byte* blocks, std::size_t count,
   }
 }
 
+/// The 32 numbers of 4 bits at `q`, and of 5 where `fifth` has their fifth bits, less `zero`.
+template <class Out, class Make>
+inline void read_nibbles(Bytes q, Bytes fifth, int zero, Out* out, const Make& make) {
+  std::uint32_t bits = 0;
+  if (fifth != nullptr) std::memcpy(&bits, fifth, sizeof bits);
+  for (int i = 0; i < 16; ++i) {
+    out[i] = make(((q[i] & 15) | static_cast<int>(bits >> i & 1) << 4) - zero);
+    out[i + 16] = make((q[i] >> 4 | static_cast<int>(bits >> (i + 16) & 1) << 4) - zero);
+  }
+}
+
+inline void read_codes(Bytes q, Bytes fifth, std::int8_t* codes) {
+  read_nibbles(q, fifth, fifth != nullptr ? 16 : 8, codes,
+               [](int code) { return static_cast<std::int8_t>(code); });
+}
+
+NANOVLLM_INLINE void dequantise_q4_1(const std::byte* blocks, std::size_t count, float* out) {
+  auto block = reinterpret_cast<Bytes>(blocks);
+  for (; count > 0; --count, block += kGgufQ4_1.bytes, out += 32) {
+    const float d = half_at(block), m = half_at(block + 2);
+    read_nibbles(block + 4, nullptr, 0, out,
+                 [&](int code) { return d * static_cast<float>(code) + m; });
+  }
+}
+
+NANOVLLM_INLINE void dequantise_q5_0(const std::byte* blocks, std::size_t count, float* out) {
+  auto block = reinterpret_cast<Bytes>(blocks);
+  for (; count > 0; --count, block += kGgufQ5_0.bytes, out += 32) {
+    const float d = half_at(block);
+    read_nibbles(block + 6, block + 2, 16, out,
+                 [&](int code) { return d * static_cast<float>(code); });
+  }
+}
+
+NANOVLLM_INLINE void dequantise_q5_1(const std::byte* blocks, std::size_t count, float* out) {
+  auto block = reinterpret_cast<Bytes>(blocks);
+  for (; count > 0; --count, block += kGgufQ5_1.bytes, out += 32) {
+    const float d = half_at(block), m = half_at(block + 2);
+    read_nibbles(block + 8, block + 4, 0, out,
+                 [&](int code) { return d * static_cast<float>(code) + m; });
+  }
+}
+
 NANOVLLM_INLINE void dequantise_q4_k(const std::byte* blocks, std::size_t count, float* out) {
   auto block = reinterpret_cast<Bytes>(blocks);
   for (; count > 0; --count, block += kGgufQ4_K.bytes) {
@@ -163,6 +226,21 @@ NANOVLLM_INLINE void read_q4_0(const std::byte* block, std::int8_t* codes) {
   }
 }
 
+NANOVLLM_INLINE void read_q4_1(const std::byte* block, std::int8_t* codes) {
+  const auto bytes = reinterpret_cast<Bytes>(block);
+  read_codes(bytes + 4, nullptr, codes);
+}
+
+NANOVLLM_INLINE void read_q5_0(const std::byte* block, std::int8_t* codes) {
+  const auto bytes = reinterpret_cast<Bytes>(block);
+  read_codes(bytes + 6, bytes + 2, codes);
+}
+
+NANOVLLM_INLINE void read_q5_1(const std::byte* block, std::int8_t* codes) {
+  const auto bytes = reinterpret_cast<Bytes>(block);
+  read_codes(bytes + 8, bytes + 4, codes);
+}
+
 NANOVLLM_INLINE void read_q4_k(const std::byte* block, std::int8_t* codes) {
   Bytes q = reinterpret_cast<Bytes>(block) + 16;
   for (int j = 0; j < 8; j += 2, q += 32, codes += 64) {
@@ -188,6 +266,18 @@ NANOVLLM_INLINE void read_q5_k(const std::byte* block, std::int8_t* codes) {
 
 NANOVLLM_INLINE BlockIntegers::Scale scale_of_block(const std::byte* block, std::uint32_t) {
   return {half_at(reinterpret_cast<Bytes>(block)), 0.f};
+}
+
+NANOVLLM_INLINE BlockIntegers::Scale scale_q4_1(const std::byte* block, std::uint32_t) {
+  const auto bytes = reinterpret_cast<Bytes>(block);
+  const float d = half_at(bytes);
+  return {d, 8 * d + half_at(bytes + 2)};
+}
+
+NANOVLLM_INLINE BlockIntegers::Scale scale_q5_1(const std::byte* block, std::uint32_t) {
+  const auto bytes = reinterpret_cast<Bytes>(block);
+  const float d = half_at(bytes);
+  return {d, 16 * d + half_at(bytes + 2)};
 }
 
 NANOVLLM_INLINE BlockIntegers::Scale scale_q4_k(const std::byte* block, std::uint32_t index) {
@@ -223,7 +313,8 @@ NANOVLLM_INLINE void dequantise_q6_k(const std::byte* blocks, std::size_t count,
 }  // namespace detail
 
 NANOVLLM_INLINE const BlockFormat* find_gguf_blocks(const GgufTensorType& type) {
-  for (const BlockFormat* format : {&kGgufQ8_0, &kGgufQ4_0, &kGgufQ4_K, &kGgufQ5_K, &kGgufQ6_K}) {
+  for (const BlockFormat* format : {&kGgufQ8_0, &kGgufQ4_0, &kGgufQ4_1, &kGgufQ5_0, &kGgufQ5_1,
+                                    &kGgufQ4_K, &kGgufQ5_K, &kGgufQ6_K}) {
     if (format->name == type.name) return format;
   }
   return nullptr;

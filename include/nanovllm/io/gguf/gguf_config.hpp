@@ -19,6 +19,8 @@ class GgufFile;
 ///
 /// What the file does not say: the vocabulary is as large as the table of embeddings, the
 /// embeddings are tied where there is no `output.weight`, and layers without a router are dense.
+/// With `cls.output.weight` the model is a classifier, whose labels have the names that
+/// `<architecture>.classifier.output_labels` gives: so llama.cpp converts Qwen3-Reranker.
 [[nodiscard]] std::string gguf_config_json(const GgufFile& file);
 
 /// generation_config.json: the end tokens, and how the makers want the model sampled. The ends are
@@ -101,7 +103,7 @@ class GgufConfigReader {
     out_[field] = *found;
   }
 
-  void read_common(const char* model_type, const char* architecture) {
+  void read_common(const char* model_type, const std::string& architecture) {
     out_["architectures"] = Json::array({architecture});
     out_["model_type"] = model_type;
     const GgufTensor* const table = file_.find("token_embd.weight");
@@ -149,10 +151,26 @@ class GgufConfigReader {
       problems_.add("'", key("attention.causal"), "' must be true: attention is causal");
   }
 
+  /// The names of a classifier's labels, by their numbers.
+  void read_labels() {
+    const auto labels = metadata_.strings(key("classifier.output_labels"));
+    if (!labels) return;
+    constexpr std::size_t kMostLabels = 1 << 16;
+    if (labels->size() > kMostLabels)
+      return problems_.add("'", key("classifier.output_labels"), "' must be at most ", kMostLabels,
+                           " labels, got ", labels->size());
+    Json names = Json::object();
+    for (std::size_t i = 0; i < labels->size(); ++i) names[concat(i)] = (*labels)[i];
+    out_["id2label"] = std::move(names);
+  }
+
   void read_qwen3() {
     const bool has_experts = architecture_ == "qwen3moe";
+    const bool has_labels = file_.find("cls.output.weight") != nullptr;
     read_common(has_experts ? "qwen3_moe" : "qwen3",
-                has_experts ? "Qwen3MoeForCausalLM" : "Qwen3ForCausalLM");
+                concat(has_experts ? "Qwen3Moe" : "Qwen3",
+                       has_labels ? "ForSequenceClassification" : "ForCausalLM"));
+    if (has_labels) read_labels();
     copy("hidden_size", "embedding_length");
     copy("num_hidden_layers", "block_count");
     copy("num_attention_heads", "attention.head_count");

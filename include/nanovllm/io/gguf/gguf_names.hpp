@@ -60,8 +60,10 @@ inline constexpr std::array<ModuleName, 12> kQwen3Layer{{{"attn_norm", "input_la
                                                          {"ffn_up", "mlp.up_proj"},
                                                          {"ffn_down", "mlp.down_proj"},
                                                          {"ffn_gate_inp", "mlp.gate"}}};
-inline constexpr std::array<ModuleName, 3> kQwen3Others{
-    {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}}};
+inline constexpr std::array<ModuleName, 4> kQwen3Others{{{"token_embd", "model.embed_tokens"},
+                                                         {"output_norm", "model.norm"},
+                                                         {"output", "lm_head"},
+                                                         {"cls.output", "score"}}};
 /// Behind "model.layers.N.mlp.experts.E.".
 inline constexpr std::array<ModuleName, 3> kExperts{
     {{"ffn_gate_exps", "gate_proj"}, {"ffn_up_exps", "up_proj"}, {"ffn_down_exps", "down_proj"}}};

@@ -14,7 +14,8 @@ class GgufFile;
 
 /// The tokenizer.json of the vocabulary in `file`; nothing where it has none. Throws LoadError
 /// unless it is byte-level BPE (`tokenizer.ggml.model` "gpt2") whose pre-tokeniser
-/// (`tokenizer.ggml.pre`) is known: "qwen2" or "gpt-2".
+/// (`tokenizer.ggml.pre`) is known: "qwen2" or "gpt-2", or another name that llama.cpp has for the
+/// same pattern, such as "deepseek-r1-qwen".
 ///
 /// Control tokens and tokens of the user become added tokens, control tokens special ones; tokens
 /// that are not used are left out. Where the file says that a text gets a first or a last token,
@@ -36,6 +37,7 @@ class GgufFile;
 
 #if NANOVLLM_BODIES
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <utility>
@@ -94,6 +96,7 @@ NANOVLLM_INLINE std::optional<GgufTokens> read_gguf_tokens(const GgufFile& file)
 /// names.
 struct GgufPreTokenizer {
   std::string_view name, steps;
+  std::array<std::string_view, 4> aliases{};  ///< names of the same in llama.cpp
 };
 
 /// The steps are those of the tokenizer.json of Qwen2 and of GPT-2.
@@ -103,10 +106,12 @@ inline constexpr std::array<GgufPreTokenizer, 2> kGgufPreTokenizers{
       R"({"type": "Split", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N})"
       R"(]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}, )"
       R"("behavior": "Isolated", "invert": false}, {"type": "ByteLevel", )"
-      R"("add_prefix_space": false, "trim_offsets": false, "use_regex": false}]})"},
+      R"("add_prefix_space": false, "trim_offsets": false, "use_regex": false}]})",
+      {"deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"}},
      {"gpt-2",
       R"("normalizer": null, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, )"
-      R"("trim_offsets": true, "use_regex": true})"}}};
+      R"("trim_offsets": true, "use_regex": true})",
+      {"phi-2", "jina-es", "jina-de", "gigachat"}}}};
 
 /// Throws LoadError that lists what is supported.
 NANOVLLM_INLINE std::string_view find_gguf_pre_tokenizer(const GgufFile& file) {
@@ -119,8 +124,10 @@ NANOVLLM_INLINE std::string_view find_gguf_pre_tokenizer(const GgufFile& file) {
   const std::string_view pre = file.metadata().string(kPre).value_or("");
   std::string list;
   for (const GgufPreTokenizer& known : kGgufPreTokenizers) {
-    if (known.name == pre) return known.steps;
+    if (known.name == pre || (!pre.empty() && std::ranges::count(known.aliases, pre) > 0))
+      return known.steps;
     list += concat(list.empty() ? "" : ", ", known.name);
+    for (const std::string_view alias : known.aliases) list += concat(", ", alias);
   }
   throw LoadError(named(kPre, pre) + list);
 }
