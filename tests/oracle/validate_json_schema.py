@@ -1,8 +1,9 @@
 """Checks texts against JSON Schemas: validate_json_schema.py FILE
 
 FILE has one JSON object a line, with a `schema` and a `text` that is to be JSON and valid by it.
-Prints what is not, and exits with 1 if there is any; with 77 where the package jsonschema is
-missing. tests/grammar/json/json_schema_random_test.cpp writes such files and calls this.
+The draft is that of `$schema`, else 2020-12; formats are checked. Prints what is not, and exits with
+1 if there is any; with 77 where the package jsonschema is missing. Tests in tests/grammar/json write
+such files and call this.
 """
 
 import json
@@ -18,9 +19,11 @@ with open(sys.argv[1], encoding="utf-8") as file:
     for line in file:
         case = json.loads(line)
         num_texts += 1
+        schema = case["schema"]
+        validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
         try:
             value = json.loads(case["text"])
-            jsonschema.Draft202012Validator(case["schema"]).validate(value)
+            validator(schema, format_checker=validator.FORMAT_CHECKER).validate(value)
         except (ValueError, jsonschema.ValidationError) as error:
             num_wrong += 1
             if num_wrong <= 20:

@@ -1,7 +1,9 @@
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"
 
 #include <chrono>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "catch.hpp"
@@ -253,4 +255,28 @@ TEST_CASE("a grammar or a schema that is wrong is refused with the place") {
   CHECK_THAT(
       refusal({.kind = Kind::json_schema, .text = R"({"properties": {"x": {"not": {}}}})"}),
       Contains("the JSON Schema is refused") && Contains("'not'") && Contains("/properties/x"));
+}
+
+TEST_CASE("defect: a pattern that takes seconds to be refused is refused by counted work") {
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refusal({.kind = Kind::regex, .text = "(.*a.{16}b)"}),
+             Contains("takes too much work: more than 16000000 steps"));
+  CHECK_THAT(refusal({.kind = Kind::json_schema, .text = R"({"pattern": "^.*a.{16}b$"})"}),
+             Contains("the pattern '^.*a.{16}b$'") && Contains("16000000 steps"));
+  nv::serve::OutputConstraintCompiler small(byte_vocabulary(), {.max_steps = 1000});
+  CHECK_THROWS_AS(small.compile({.kind = Kind::regex, .text = "[a-z]{1,200}"}), nv::RequestError);
+  CHECK(small.compile({.kind = Kind::regex, .text = "[a-z]{1,4}"}) != nullptr);
+}
+
+TEST_CASE("a compilation ends when a stop is requested") {
+  nv::serve::OutputConstraintCompiler patient(byte_vocabulary(), {.max_steps = 1'000'000'000});
+  std::stop_source stop;
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    stop.request_stop();
+  });
+  // Of the order of a minute, if nothing stopped it.
+  CHECK_THROWS_AS(patient.compile({.kind = Kind::regex, .text = "(.*a.{22}b)"}, stop.get_token()),
+                  nv::CompileCancelled);
+  canceller.join();
 }

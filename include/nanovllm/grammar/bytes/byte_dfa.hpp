@@ -4,9 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/grammar/bytes/byte_nfa.hpp"
 #include "nanovllm/grammar/bytes/compile_budget.hpp"
@@ -29,8 +31,16 @@ class ByteDfa {
   /// the budget, or when no text matches. A pattern of n characters may need 2^n states:
   /// (a|b)*a(a|b){n}.
   explicit ByteDfa(const ByteNfa& nfa, const CompileBudget& budget = CompileBudget()) {
-    make(nfa, budget);
+    check<RequestError>(make(nfa, budget), kNoText);
   }
+
+  /// The same; nothing where no text matches.
+  [[nodiscard]] static std::optional<ByteDfa> make_if_any(const ByteNfa& nfa,
+                                                          const CompileBudget& budget);
+
+  /// Reads a double quote, what this one reads, and another. It must not itself read a quote where
+  /// it may end.
+  [[nodiscard]] ByteDfa in_quotes() const;
 
   [[nodiscard]] StateId next(StateId state, std::uint8_t byte) const {
     return transitions_[static_cast<std::size_t>(state) * num_kinds_ + kind_[byte]];
@@ -62,9 +72,9 @@ class ByteDfa {
   /// A number for each state. States of one number can read the same texts of up to `depth` bytes,
   /// so what reads no more than that need not tell them apart: of x{1,500} most states are alike.
   /// They may be told apart all the same, where finding out would take long.
-  /// @param max_steps that finding out may take; see CompileBudget.
+  /// A quarter of the budget is used at most.
   [[nodiscard]] std::vector<StateId> alike_to_depth(
-      std::size_t depth, std::size_t max_steps = CompileBudget::kMaxSteps) const;
+      std::size_t depth, const CompileBudget& budget = CompileBudget()) const;
 
   /// Bytes of memory.
   [[nodiscard]] std::size_t size_bytes() const {
@@ -78,8 +88,10 @@ class ByteDfa {
 
   ByteDfa() = default;
 
-  void make(const ByteNfa& nfa, const CompileBudget& budget);
-  void drop_dead_ends();
+  static constexpr const char* kNoText = "the regular expression matches no text at all";
+
+  [[nodiscard]] bool make(const ByteNfa& nfa, const CompileBudget& budget);
+  [[nodiscard]] bool drop_dead_ends();  ///< false where nothing is left
 
   std::array<std::uint8_t, 256> kind_{};
   std::size_t num_kinds_ = 0;
@@ -96,8 +108,6 @@ class ByteDfa {
 #include <span>
 #include <unordered_map>
 #include <utility>
-
-#include "nanovllm/core/error.hpp"
 
 namespace nanovllm {
 
@@ -199,7 +209,7 @@ class SubsetConstruction {
 
 }  // namespace detail
 
-NANOVLLM_INLINE void ByteDfa::make(const ByteNfa& nfa, const CompileBudget& budget) {
+NANOVLLM_INLINE bool ByteDfa::make(const ByteNfa& nfa, const CompileBudget& budget) {
   using detail::SubsetConstruction;
   // A kind of bytes ends where a range of the pattern begins or ends; kinds are in order.
   std::array<bool, 257> begins{};
@@ -242,24 +252,61 @@ NANOVLLM_INLINE void ByteDfa::make(const ByteNfa& nfa, const CompileBudget& budg
       transitions_.push_back(target);
     }
   }
-  drop_dead_ends();
+  return drop_dead_ends();
+}
+
+NANOVLLM_INLINE std::optional<ByteDfa> ByteDfa::make_if_any(const ByteNfa& nfa,
+                                                            const CompileBudget& budget) {
+  ByteDfa out;
+  if (!out.make(nfa, budget)) return std::nullopt;
+  return out;
+}
+
+NANOVLLM_INLINE ByteDfa ByteDfa::in_quotes() const {
+  constexpr std::uint8_t kQuote = '"';
+  ByteDfa out;
+  out.kind_ = kind_;
+  // The quote is a kind of its own.
+  const bool is_alone = std::count(kind_.begin(), kind_.end(), kind_[kQuote]) == 1;
+  if (!is_alone) out.kind_[kQuote] = static_cast<std::uint8_t>(num_kinds_);
+  out.num_kinds_ = num_kinds_ + (is_alone ? 0 : 1);
+  const std::size_t quote = out.kind_[kQuote];
+  const auto end = static_cast<StateId>(num_states() + 1);
+  out.transitions_.assign((num_states() + 2) * out.num_kinds_, kDead);
+  out.transitions_[quote] = 1;
+  out.flags_.assign(num_states() + 2, kGoesOn);
+  for (StateId state = 0; state + 1 < end; ++state) {
+    StateId* row = &out.transitions_[static_cast<std::size_t>(state + 1) * out.num_kinds_];
+    const auto moved = [](StateId target) { return target == kDead ? kDead : target + 1; };
+    for (std::size_t k = 0; k < num_kinds_; ++k)
+      row[k] = moved(transitions_[static_cast<std::size_t>(state) * num_kinds_ + k]);
+    row[quote] = moved(next(state, kQuote));
+    if (!accepts(state)) continue;
+    check<RequestError>(row[quote] == kDead, "a text has a quote where it ends");
+    row[quote] = end;
+  }
+  out.flags_.back() = kAccepts;
+  return out;
 }
 
 /// By rounds: two states are alike to depth d + 1 if every byte leads both to states that are alike
 /// to depth d, or neither to any. Source: Moore, "Gedanken-Experiments on Sequential
 /// Machines", 1956.
-NANOVLLM_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(std::size_t depth,
-                                                                      std::size_t max_steps) const {
+NANOVLLM_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(
+    std::size_t depth, const CompileBudget& budget) const {
   const std::size_t n = num_states();
   std::vector<StateId> alike(n, 0), next(n);
   std::vector<StateId> seen(n * num_kinds_);               // [state][kind]: the number it leads to
   std::unordered_map<std::uint64_t, std::size_t> of_hash;  // a state for each hash of its row
-  std::size_t count = 1;
+  std::size_t count = 1, num_spent = 0;
+  const std::size_t max_steps = budget.left() / 4;
   for (std::size_t d = 0; d < depth; ++d) {
-    if ((d + 1) * seen.size() > 2 * max_steps) {
+    const std::size_t cost = seen.size() / 4;
+    if ((num_spent += cost) > max_steps) {
       std::iota(alike.begin(), alike.end(), 0);
       return alike;
     }
+    budget.spend(cost);
     of_hash.clear();
     std::size_t new_count = 0;
     for (std::size_t state = 0; state < n; ++state) {
@@ -286,7 +333,7 @@ NANOVLLM_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(std::size_
 
 /// States from which no match can be reached lose their transitions, those to them become kDead,
 /// and the others are renumbered.
-NANOVLLM_INLINE void ByteDfa::drop_dead_ends() {
+NANOVLLM_INLINE bool ByteDfa::drop_dead_ends() {
   // By counting, the states that lead to each state, then all that lead to one that accepts.
   const std::size_t n = flags_.size();
   std::vector<std::uint32_t> begin(n + 1, 0);
@@ -313,7 +360,7 @@ NANOVLLM_INLINE void ByteDfa::drop_dead_ends() {
     stack.pop_back();
     for (std::size_t i = begin[state]; i < begin[state + 1]; ++i) revive(sources[i]);
   }
-  check<RequestError>(lives[kStart], "the regular expression matches no text at all");
+  if (!lives[kStart]) return false;
 
   std::vector<StateId> renumbered(n, kDead);
   StateId next_id = 0;
@@ -334,6 +381,7 @@ NANOVLLM_INLINE void ByteDfa::drop_dead_ends() {
   transitions_.resize(flags_.size() * num_kinds_);
   flags_.shrink_to_fit();
   transitions_.shrink_to_fit();
+  return true;
 }
 
 }  // namespace nanovllm

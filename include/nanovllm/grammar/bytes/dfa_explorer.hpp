@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,16 @@ class DfaExplorer {
   template <class State, class Step, class Accepts>
   [[nodiscard]] static ByteDfa explore(const Kinds& kinds, const State& start, Step&& step,
                                        Accepts&& accepts, const CompileBudget& budget) {
+    std::optional<ByteDfa> out = explore_if_any(kinds, start, step, accepts, budget);
+    check<RequestError>(out.has_value(), ByteDfa::kNoText);
+    return std::move(*out);
+  }
+
+  /// The same; nothing where no text is read to an end.
+  template <class State, class Step, class Accepts>
+  [[nodiscard]] static std::optional<ByteDfa> explore_if_any(const Kinds& kinds, const State& start,
+                                                             Step&& step, Accepts&& accepts,
+                                                             const CompileBudget& budget) {
     ByteDfa out;
     out.kind_ = kinds;
     std::vector<std::uint8_t> byte_of;  // [kind]
@@ -56,7 +67,7 @@ class DfaExplorer {
         out.transitions_.push_back(found->second);
       }
     }
-    out.drop_dead_ends();
+    if (!out.drop_dead_ends()) return std::nullopt;
     return out;
   }
 

@@ -1,7 +1,7 @@
 #pragma once
 /// What two automata have in common.
 
-#include <cstddef>
+#include <optional>
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
@@ -14,6 +14,11 @@ namespace nanovllm {
 
 /// The texts that both match. Throws RequestError where there are none, and as DfaExplorer does.
 [[nodiscard]] ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b, const CompileBudget& budget);
+
+/// The texts of `a` that `b` matches, or with `is_negative` those that it does not; nothing where
+/// there are none. Throws as DfaExplorer does.
+[[nodiscard]] std::optional<ByteDfa> filtered_texts(const ByteDfa& a, const ByteDfa& b,
+                                                    bool is_negative, const CompileBudget& budget);
 
 }  // namespace nanovllm
 
@@ -51,16 +56,30 @@ NANOVLLM_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b,
   return false;
 }
 
-NANOVLLM_INLINE ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b,
-                                     const CompileBudget& budget) {
+NANOVLLM_INLINE std::optional<ByteDfa> filtered_texts(const ByteDfa& a, const ByteDfa& b,
+                                                      bool is_negative,
+                                                      const CompileBudget& budget) {
+  constexpr ByteDfa::StateId kDead = ByteDfa::kDead;
   using Pair = std::pair<ByteDfa::StateId, ByteDfa::StateId>;
-  return DfaExplorer::explore(
+  return DfaExplorer::explore_if_any(
       DfaExplorer::common_kinds(a, b), Pair{ByteDfa::kStart, ByteDfa::kStart},
       [&](Pair& at, std::uint8_t byte) {
-        at = {a.next(at.first, byte), b.next(at.second, byte)};
-        return at.first != ByteDfa::kDead && at.second != ByteDfa::kDead;
+        at.first = a.next(at.first, byte);
+        if (at.second != kDead) at.second = b.next(at.second, byte);
+        return at.first != kDead && (is_negative || at.second != kDead);
       },
-      [&](const Pair& at) { return a.accepts(at.first) && b.accepts(at.second); }, budget);
+      [&](const Pair& at) {
+        const bool is_matched = at.second != kDead && b.accepts(at.second);
+        return a.accepts(at.first) && is_matched != is_negative;
+      },
+      budget);
+}
+
+NANOVLLM_INLINE ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b,
+                                     const CompileBudget& budget) {
+  std::optional<ByteDfa> out = filtered_texts(a, b, false, budget);
+  check<RequestError>(out.has_value(), "the regular expression matches no text at all");
+  return std::move(*out);
 }
 
 }  // namespace nanovllm

@@ -10,8 +10,10 @@
 ///   structure  sequences, |, (…), and * + ? {m} {m,} {m,n} behind a part
 ///   <…>        the same as (…), to be read by one deterministic automaton; it may name only rules
 ///              that do not come back to themselves; <@"…" …> is named so in messages;
-///              <… & …> is what both read, where the second may be a $string or a $multiple
+///              <… & …> is what all of these read; one may be a $pattern, and one that is not the
+///              first a $multiple or, at the end, a $string
 ///   $string    a JSON string, $string{m,n} one of m to n characters, $string{m,} of m at the least
+///   $pattern "…" a JSON string whose value matches the regular expression: string_content.hpp
 ///   $multiple{n} a decimal integer that n divides
 ///   $until "…" text up to where this one first occurs, and that
 ///   $key       a JSON string without needless escapes, and so a text for each value
@@ -42,6 +44,7 @@ struct EbnfNode {
     string,      ///< a JSON string of min to max characters
     until,       ///< what comes before `text`, and that
     key,         ///< a JSON string without needless escapes
+    pattern,     ///< a JSON string that matches the pattern `text`
     multiple,    ///< an integer that `min` divides
     unused,      ///< the first part, but for the others, which are literals, and what was there
   };
@@ -283,10 +286,11 @@ class EbnfParser {
         node.kind = Kind::string;
         if (peek() == '{') counts(node);
       } else {
-        expect(which == "until" && peek() == '"',
-               "$string, $key, $multiple, $unused or $until with a text");
-        node = {.kind = Kind::until, .text = literal()};
-        expect(!node.text.empty(), "a text");
+        const bool is_pattern = which == "pattern";
+        expect((is_pattern || which == "until") && peek() == '"',
+               "$string, $key, $multiple, $unused, or $pattern or $until with a text");
+        node = {.kind = is_pattern ? Kind::pattern : Kind::until, .text = literal()};
+        expect(is_pattern || !node.text.empty(), "a text");
       }
       return node;
     }

@@ -19,7 +19,7 @@ namespace nanovllm {
 struct GrammarLimits {
   std::size_t max_nodes = 500'000;                         ///< of all rules
   std::size_t max_terminal_bytes = std::size_t{64} << 20;  ///< of all automata
-  std::size_t max_wide_bytes = std::size_t{4} << 20;       ///< of those that are wide
+  std::size_t max_wide_bytes = std::size_t{5} << 20;       ///< of those that are wide
   std::size_t max_rule_depth = 100;                        ///< of rules within a terminal
 };
 
@@ -74,10 +74,11 @@ struct GrammarNetwork {
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/utf8.hpp"
 #include "nanovllm/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_parser.hpp"
 #include "nanovllm/grammar/ebnf/multiples.hpp"
+#include "nanovllm/grammar/ebnf/regular_part.hpp"
+#include "nanovllm/grammar/ebnf/string_content.hpp"
 #include "nanovllm/grammar/ebnf/string_length.hpp"
 #include "nanovllm/grammar/regex/regex_nfa.hpp"
 #include "nanovllm/grammar/regex/regex_parser.hpp"
@@ -163,7 +164,7 @@ class NetworkBuilder {
     }
     check<RequestError>(is_terminal(*part) && part->kind != EbnfNode::Kind::string,
                         "what stands behind $unused(…) is to be one automaton");
-    const std::int32_t what = terminal(*part);
+    const std::int32_t what = terminal(*part, false);
     const auto [found, is_new] =
         unused_.try_emplace(node.source, static_cast<std::int32_t>(out_.unused.size()));
     if (is_new) {
@@ -196,15 +197,19 @@ class NetworkBuilder {
   [[nodiscard]] static bool is_terminal(const EbnfNode& node) {
     using enum EbnfNode::Kind;
     return node.kind == literal || node.kind == characters || node.kind == terminal ||
-           node.kind == string || node.kind == until || node.kind == key || node.kind == multiple;
+           node.kind == string || node.kind == until || node.kind == key || node.kind == multiple ||
+           node.kind == pattern;
   }
 
-  /// The number of the terminal; what is written alike is one.
-  std::int32_t terminal(const EbnfNode& node) {
+  /// The number of the terminal; what is written alike is one. Without `may_count` lengths of
+  /// strings are states of the automaton.
+  std::int32_t terminal(const EbnfNode& node, bool may_count = true) {
+    const bool counts = may_count && has_length(node);
     const auto [found, is_new] =
-        terminals_.try_emplace(node.source, static_cast<std::int32_t>(out_.terminals.size()));
+        (counts ? counting_ : terminals_)
+            .try_emplace(node.source, static_cast<std::int32_t>(out_.terminals.size()));
     if (!is_new) return found->second;
-    GrammarTerminal made = make(node);
+    GrammarTerminal made = make(node, counts);
     num_bytes_ += made.size_bytes();
     check<RequestError>(num_bytes_ <= limits_.max_terminal_bytes,
                         "the automata of the grammar's strings and numbers need more than ",
@@ -213,19 +218,26 @@ class NetworkBuilder {
     return found->second;
   }
 
-  [[nodiscard]] GrammarTerminal make(const EbnfNode& node) try {
+  [[nodiscard]] static bool has_length(const EbnfNode& node) {
+    return node.kind == EbnfNode::Kind::terminal && node.parts.size() > 1 &&
+           node.parts.back().kind == EbnfNode::Kind::string;
+  }
+
+  [[nodiscard]] GrammarTerminal make(const EbnfNode& node, bool counts) try {
     if (node.kind == EbnfNode::Kind::string)
       return GrammarTerminal::json_string(node.min, node.max);
     if (node.kind == EbnfNode::Kind::until) return GrammarTerminal::text_until(node.text);
     if (node.kind == EbnfNode::Kind::key) return GrammarTerminal::json_key();
-    ByteDfa dfa = automaton(node);
+    ByteDfa dfa = automaton(node, counts);
     if (GrammarTerminal::is_wide(dfa)) {
       num_wide_bytes_ += dfa.size_bytes();
       check<RequestError>(num_wide_bytes_ <= limits_.max_wide_bytes,
                           "with those before it, it needs more than the ", limits_.max_wide_bytes,
                           " bytes that automata of strings may have");
     }
-    return {std::move(dfa), depth_};
+    if (!counts) return {std::move(dfa), depth_, budget_};
+    const EbnfNode& length = node.parts.back();
+    return GrammarTerminal::json_string(std::move(dfa), length.min, length.max, depth_, budget_);
   } catch (const RequestError& error) {
     constexpr std::size_t kShown = 80;
     const bool has_name = node.kind == EbnfNode::Kind::terminal && !node.text.empty();
@@ -235,58 +247,24 @@ class NetworkBuilder {
                               " of the grammar: ", error.what()));
   }
 
-  /// What all parts of a terminal read.
-  [[nodiscard]] ByteDfa automaton(const EbnfNode& node) {
+  [[nodiscard]] ByteDfa regular(const EbnfNode& node) const {
+    const RegexNode regex = regular_part(grammar_, node, limits_.max_rule_depth, budget_);
+    return ByteDfa(make_nfa(regex, budget_), budget_);
+  }
+
+  /// What all parts of a terminal read; with `counts` but the last one, which is a length.
+  [[nodiscard]] ByteDfa automaton(const EbnfNode& node, bool counts = false) {
     if (node.kind == EbnfNode::Kind::multiple) return multiples_of(node.min, budget_);
-    if (node.kind != EbnfNode::Kind::terminal)
-      return ByteDfa(make_nfa(regex(node, 0), budget_), budget_);
-    ByteDfa out(make_nfa(regex(node.parts.front(), 0), budget_), budget_);
-    for (std::size_t i = 1; i < node.parts.size(); ++i) {
+    if (node.kind == EbnfNode::Kind::pattern) return json_strings_of_pattern(node.text, budget_);
+    if (node.kind != EbnfNode::Kind::terminal) return regular(node);
+    const EbnfNode& first = node.parts.front();
+    ByteDfa out = first.kind == EbnfNode::Kind::pattern ? automaton(first) : regular(first);
+    for (std::size_t i = 1; i < node.parts.size() - (counts ? 1 : 0); ++i) {
       const EbnfNode& part = node.parts[i];
       out = part.kind == EbnfNode::Kind::string
                 ? strings_of_length(out, part.min, part.max, budget_)
                 : common_texts(out, automaton(part), budget_);
     }
-    return out;
-  }
-
-  /// What is regular as a regular expression.
-  [[nodiscard]] RegexNode regex(const EbnfNode& node, std::size_t depth) const {
-    using Regex = RegexNode::Kind;
-    check<RequestError>(depth <= limits_.max_rule_depth,
-                        "a regular part of the grammar leads back to itself");
-    RegexNode out;
-    switch (node.kind) {
-      case EbnfNode::Kind::literal: {
-        for (std::size_t i = 0; i < node.text.size();) {
-          const utf8::Char c = utf8::decode(node.text, i);
-          i += c.size;
-          out.parts.push_back(
-              {.kind = Regex::characters, .characters = CodePointSet(c.code_point)});
-        }
-        return out;
-      }
-      case EbnfNode::Kind::characters:
-        return {.kind = Regex::characters, .characters = node.characters};
-      case EbnfNode::Kind::reference: return regex(grammar_.rules[index(node.rule)], depth + 1);
-      case EbnfNode::Kind::terminal:
-        check<RequestError>(node.parts.size() == 1, "a part of an automaton is to have no '&'");
-        return regex(node.parts.front(), depth);
-      case EbnfNode::Kind::string:
-      case EbnfNode::Kind::until:
-      case EbnfNode::Kind::key:
-      case EbnfNode::Kind::multiple:
-      case EbnfNode::Kind::unused:
-        throw RequestError("a regular part of the grammar is to have no part such as $string");
-      case EbnfNode::Kind::sequence: break;
-      case EbnfNode::Kind::choice: out.kind = Regex::choice; break;
-      case EbnfNode::Kind::repeat:
-        out.kind = Regex::repeat;
-        out.min = node.min;
-        out.max = node.max;
-        break;
-    }
-    for (const EbnfNode& part : node.parts) out.parts.push_back(regex(part, depth));
     return out;
   }
 
@@ -382,7 +360,7 @@ class NetworkBuilder {
   GrammarLimits limits_;
   CompileBudget budget_;
   GrammarNetwork out_;
-  std::unordered_map<std::string_view, std::int32_t> terminals_,
+  std::unordered_map<std::string_view, std::int32_t> terminals_, counting_,
       unused_;                 // by how they are written
   std::vector<bool> is_seen_;  // [node]
   std::size_t num_bytes_ = 0, num_wide_bytes_ = 0;

@@ -8,7 +8,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/ebnf/grammar_network.hpp"
-#include "nanovllm/grammar/ebnf/grammar_terminal.hpp"
+#include "nanovllm/grammar/ebnf/terminal_masks.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 
 namespace nanovllm {

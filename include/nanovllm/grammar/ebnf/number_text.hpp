@@ -5,22 +5,23 @@
 #include <string>
 
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/grammar/ebnf/decimal.hpp"
 
 namespace nanovllm::ebnf {
 
-/// Decimal integers min to max, without leading zeros; nothing where there are none. An end that is
-/// not given is open.
-[[nodiscard]] std::string integers(std::optional<long long> min, std::optional<long long> max);
-
-/// Bounds of numbers, exact.
+/// Bounds of numbers, exact. Larger ones than 10^40 count as that, on either side of zero.
 struct NumberBounds {
-  std::optional<double> min{}, max{};
+  std::optional<Decimal> min{}, max{};
   bool min_is_exclusive = false, max_is_exclusive = false;
 };
 
+/// Decimal integers within bounds, without leading zeros; nothing where there are none. An end that
+/// is not given is open.
+[[nodiscard]] std::string integers(const NumberBounds& bounds);
+
 /// Decimal numbers within bounds, with at most 15 digits behind the point and no exponent; nothing
-/// where there are none. Throws RequestError for a bound beyond 10^15 or one that needs more
-/// than 15 digits behind the point.
+/// where there are none. Near a bound that is exclusive there are so few digits that no text is
+/// read as the bound by those who read numbers as 64-bit floats.
 [[nodiscard]] std::string numbers(const NumberBounds& bounds);
 
 }  // namespace nanovllm::ebnf
@@ -28,20 +29,26 @@ struct NumberBounds {
 #if NANOVLLM_BODIES
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
 #include <cstddef>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
-#include "nanovllm/core/error.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_text.hpp"
 
 namespace nanovllm::ebnf {
 
 namespace detail {
+
+inline constexpr std::size_t kMaxFraction = 15;
+
+/// The bounds that are written, since digits cost their square.
+NANOVLLM_INLINE NumberBounds with_few_digits(NumberBounds bounds) {
+  Decimal most{std::string_view("1" + std::string(40, '0'))};
+  if (bounds.max && *bounds.max > most) bounds.max = most, bounds.max_is_exclusive = false;
+  most.is_negative = true;
+  if (bounds.min && *bounds.min < most) bounds.min = most, bounds.min_is_exclusive = false;
+  return bounds;
+}
 
 NANOVLLM_INLINE std::string digits(std::size_t min, std::size_t max) {
   return max == 0 ? "" : repeat("[0-9]", static_cast<long long>(min), static_cast<long long>(max));
@@ -76,72 +83,40 @@ NANOVLLM_INLINE std::string same_length(std::string_view low, std::string_view h
 }
 
 /// Integers min to max, neither negative; no end without max.
-NANOVLLM_INLINE std::string naturals(unsigned long long min,
-                                     std::optional<unsigned long long> max) {
-  std::vector<std::string> options;
-  std::string low = std::to_string(min);
-  const std::string high = max ? std::to_string(*max) : std::string(low.size(), '9');
-  while (low.size() < high.size()) {
-    options.push_back(same_length(low, std::string(low.size(), '9')));
-    low = "1" + std::string(low.size(), '0');
-  }
-  options.push_back(same_length(low, high));
-  if (!max)
-    options.push_back("([1-9] " + repeat("[0-9]", static_cast<long long>(low.size()), -1) + ")");
+NANOVLLM_INLINE std::string naturals(const std::string& low,
+                                     const std::optional<std::string>& max) {
+  if (max && max->size() == low.size()) return same_length(low, *max);
+  // Those as long as the least, those as long as the largest, and all in between.
+  std::vector<std::string> options{same_length(low, std::string(low.size(), '9'))};
+  if (max) options.push_back(same_length("1" + std::string(max->size() - 1, '0'), *max));
+  const auto shortest = static_cast<long long>(low.size());
+  const long long longest = max ? static_cast<long long>(max->size()) - 2 : -1;
+  if (!max || shortest <= longest)
+    options.push_back("([1-9] " + repeat("[0-9]", shortest, longest) + ")");
   return either(options);
-}
-
-NANOVLLM_INLINE unsigned long long magnitude(long long value) {
-  return value < 0 ? 0ULL - static_cast<unsigned long long>(value)
-                   : static_cast<unsigned long long>(value);
 }
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::string integers(std::optional<long long> min, std::optional<long long> max) {
-  std::vector<std::string> options;
+NANOVLLM_INLINE std::string integers(const NumberBounds& all) {
+  const NumberBounds bounds = detail::with_few_digits(all);
+  std::optional<Decimal> min, max;
+  if (bounds.min) min = ceiling(*bounds.min, bounds.min_is_exclusive);
+  if (bounds.max) max = floor(*bounds.max, bounds.max_is_exclusive);
   if (min && max && *min > *max) return {};
-  if (!max || *max >= 0) {
+  const auto whole = [](const std::optional<Decimal>& bound) {
+    return bound ? std::optional(bound->whole) : std::nullopt;
+  };
+  std::vector<std::string> options;
+  if (!max || !max->is_negative)
+    options.push_back(detail::naturals(min && !min->is_negative ? min->whole : "0", whole(max)));
+  if (!min || min->is_negative)
     options.push_back(
-        detail::naturals(min && *min > 0 ? detail::magnitude(*min) : 0,
-                         max ? std::optional(detail::magnitude(*max)) : std::nullopt));
-  }
-  if (!min || *min < 0) {
-    options.push_back(
-        "(\"-\" " +
-        detail::naturals(max && *max < 0 ? detail::magnitude(*max) : 1,
-                         min ? std::optional(detail::magnitude(*min)) : std::nullopt) +
-        ")");
-  }
+        "(\"-\" " + detail::naturals(max && max->is_negative ? max->whole : "1", whole(min)) + ")");
   return either(options);
 }
 
 namespace detail {
-
-/// A number that is not negative, as decimal digits.
-struct Decimal {
-  unsigned long long whole = 0;
-  std::string fraction;  ///< without zeros at its end
-};
-
-inline constexpr std::size_t kMaxFraction = 15;
-
-NANOVLLM_INLINE Decimal decimal(double value) {
-  check<RequestError>(value <= 1e15, "the bound ", value, " of a number is beyond 1e15");
-  std::array<char, 64> text{};
-  const auto end =
-      std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  check<RequestError>(end.ec == std::errc{}, "the bound ", value, " of a number is too close to 0");
-  const std::string_view all(text.data(), static_cast<std::size_t>(end.ptr - text.data()));
-  const std::size_t point = std::min(all.find('.'), all.size());
-  Decimal out;
-  std::from_chars(all.data(), all.data() + point, out.whole);
-  if (point < all.size()) out.fraction = all.substr(point + 1);
-  while (!out.fraction.empty() && out.fraction.back() == '0') out.fraction.pop_back();
-  check<RequestError>(out.fraction.size() <= kMaxFraction, "the bound ", value,
-                      " of a number has more than ", kMaxFraction, " digits behind the point");
-  return out;
-}
 
 /// Digits behind a point that make more than `low`, or as much where that is allowed, and less than
 /// `high`, likewise. Digits are compared as what they stand for: "5" is "50". At least one digit
@@ -189,55 +164,78 @@ NANOVLLM_INLINE std::string fractions(std::string_view low, bool takes_low,
 /// Numbers that are not negative, from `low` to `high` if there is one.
 NANOVLLM_INLINE std::string positive_numbers(const Decimal& low, bool takes_low,
                                              const std::optional<Decimal>& high, bool takes_high) {
-  constexpr std::size_t kDigits = kMaxFraction;
+  // Two numbers of up to 15 digits are two as 64-bit floats.
+  const auto near = [](const Decimal& bound, bool takes) {
+    return takes ? kMaxFraction : kMaxFraction - std::min(kMaxFraction, bound.whole.size());
+  };
+  const std::size_t low_digits = near(low, takes_low);
+  const std::size_t high_digits = high ? near(*high, takes_high) : kMaxFraction;
+  const std::size_t inner_digits = low_digits == 0 || high_digits == 0 ? 0 : kMaxFraction;
   std::vector<std::string> options;
   const auto add = [&](const std::string& whole, const std::string& fraction, bool alone) {
     if (whole.empty()) return;
     if (alone) options.push_back(whole);
     if (!fraction.empty()) options.push_back(sequence({whole, "\".\"", fraction}));
   };
-  const auto one = [](unsigned long long whole) { return literal(std::to_string(whole)); };
   const bool one_whole = high && high->whole == low.whole;
-  const bool low_alone = low.fraction.empty() && takes_low;
+  const bool low_alone = low.is_whole() && takes_low;
   if (one_whole) {
-    const bool is_empty = high->fraction.empty() && !takes_high;
+    const bool is_empty = high->is_whole() && !takes_high;
     if (!is_empty) {
-      add(one(low.whole), fractions(low.fraction, takes_low, high->fraction, takes_high, kDigits),
+      add(literal(low.whole),
+          fractions(low.fraction, takes_low, high->fraction, takes_high,
+                    std::min(low_digits, high_digits)),
           low_alone);
     }
     return either(options);
   }
-  add(one(low.whole), fractions(low.fraction, takes_low, std::nullopt, true, kDigits), low_alone);
+  // Below an exclusive whole bound, the digits of the number before are few as well.
+  const bool has_last = high && high->is_whole() && !takes_high;
+  const std::string last = has_last ? previous_natural(high->whole) : "";
+  const auto above = [&](const Decimal& from, bool takes, std::size_t most) {
+    if (has_last && from.whole == last) most = std::min(most, high_digits);
+    add(literal(from.whole), fractions(from.fraction, takes, std::nullopt, true, most),
+        from.is_whole() && takes);
+  };
+  above(low, takes_low, low_digits);
+  const Decimal next{std::string_view(next_natural(low.whole))};
   if (!high) {
-    add(naturals(low.whole + 1, std::nullopt), digits(1, kDigits), true);
+    add(naturals(next.whole, std::nullopt), digits(1, inner_digits), true);
     return either(options);
   }
-  if (low.whole + 1 < high->whole)
-    add(naturals(low.whole + 1, high->whole - 1), digits(1, kDigits), true);
-  const bool high_alone = takes_high || !high->fraction.empty();
-  if (high_alone)
-    add(one(high->whole), fractions("", true, high->fraction, takes_high, kDigits), true);
+  const Decimal end = has_last ? Decimal(std::string_view(last)) : *high;
+  if (next.whole != end.whole && Decimal(std::string_view(end.whole)) > next)
+    add(naturals(next.whole, previous_natural(end.whole)), digits(1, inner_digits), true);
+  if (has_last) {
+    if (last != low.whole) above(end, true, high_digits);
+  } else {
+    add(literal(high->whole), fractions("", true, high->fraction, takes_high, high_digits), true);
+  }
   return either(options);
 }
 
 }  // namespace detail
 
 NANOVLLM_INLINE std::string numbers(const NumberBounds& bounds) {
-  const auto& [min, max, min_is_exclusive, max_is_exclusive] = bounds;
+  const auto [min, max, min_is_exclusive, max_is_exclusive] = detail::with_few_digits(bounds);
   if (min && max && (*min > *max || (*min == *max && (min_is_exclusive || max_is_exclusive))))
     return {};
-  const auto at = [](double value) { return detail::decimal(std::abs(value)); };
+  const auto at = [](Decimal value) {
+    value.is_negative = false;
+    return value;
+  };
+  const auto is_zero = [](const Decimal& value) { return value == Decimal(); };
   std::vector<std::string> options;
-  if (!max || *max > 0 || (*max == 0 && !max_is_exclusive)) {
-    const bool has_low = min && *min >= 0;
-    options.push_back(detail::positive_numbers(
-        has_low ? at(*min) : detail::Decimal{}, !has_low || !min_is_exclusive,
-        max ? std::optional(at(*max)) : std::nullopt, !max_is_exclusive));
+  if (!max || (!max->is_negative && !(is_zero(*max) && max_is_exclusive))) {
+    const bool has_low = min && !min->is_negative;
+    options.push_back(
+        detail::positive_numbers(has_low ? at(*min) : Decimal{}, !has_low || !min_is_exclusive,
+                                 max ? std::optional(at(*max)) : std::nullopt, !max_is_exclusive));
   }
-  if (!min || *min < 0) {
-    const bool has_low = max && *max <= 0;
+  if (!min || min->is_negative) {
+    const bool has_low = max && (max->is_negative || is_zero(*max));
     const std::string mirrored = detail::positive_numbers(
-        has_low ? at(*max) : detail::Decimal{}, has_low ? !max_is_exclusive : false,
+        has_low ? at(*max) : Decimal{}, has_low ? !max_is_exclusive : false,
         min ? std::optional(at(*min)) : std::nullopt, !min_is_exclusive);
     if (!mirrored.empty()) options.push_back("(\"-\" " + mirrored + ")");
   }

@@ -32,10 +32,10 @@ namespace nanovllm::json_schema {
     const std::string days = "(\\d+Y(\\d+M(\\d+D)?)?|\\d+M(\\d+D)?|\\d+D)";
     return "P(" + days + "(" + clock + ")?|" + clock + "|\\d+W)";
   }
-  if (format == "email")
+  if (format == "email" || format == "idn-email")
     return "[a-zA-Z0-9_+-]{1,16}(\\.[a-zA-Z0-9_+-]{1,15}){0,3}@" + label + "(\\." + label +
            "){1,3}";
-  if (format == "hostname") return label + "(\\." + label + "){0,3}";
+  if (format == "hostname" || format == "idn-hostname") return label + "(\\." + label + "){0,3}";
   if (format == "ipv4") return "(" + byte + "\\.){3}" + byte;
   if (format == "ipv6") {
     // All eight words, or fewer around one gap.
@@ -55,16 +55,18 @@ namespace nanovllm::json_schema {
     const std::string hex = "[0-9a-fA-F]";
     return hex + "{8}-" + hex + "{4}-" + hex + "{4}-" + hex + "{4}-" + hex + "{12}";
   }
-  if (format == "uri") {
-    return "[a-zA-Z][a-zA-Z0-9+.\\-]*://" + label + "(\\." + label +
-           ")*(:\\d{1,4})?(/([a-zA-Z0-9._~!$&'()*+,;=:@\\-]|%[0-9a-fA-F]{2})*)*"
-           "(\\?([a-zA-Z0-9._~!$&'()*+,;=:@/?\\-]|%[0-9a-fA-F]{2})*)?"
-           "(#([a-zA-Z0-9._~!$&'()*+,;=:@/?\\-]|%[0-9a-fA-F]{2})*)?";
-  }
+  const std::string in_path = "([a-zA-Z0-9._~!$&'()*+,;=:@\\-]|%[0-9a-fA-F]{2})";
+  const std::string behind_path = "([a-zA-Z0-9._~!$&'()*+,;=:@/?\\-]|%[0-9a-fA-F]{2})*";
+  const std::string begin =
+      "[a-zA-Z][a-zA-Z0-9+.\\-]*://" + label + "(\\." + label + ")*(:\\d{1,4})?";
+  const std::string end = "(\\?" + behind_path + ")?(#" + behind_path + ")?";
+  const std::string uri = begin + "(/" + in_path + "*)*" + end;
+  if (format == "uri" || format == "iri") return uri;
+  if (format == "uri-reference" || format == "iri-reference")
+    return "(" + uri + "|(/" + in_path + "+)+/?" + end + ")";
   if (format == "json-pointer") return "(/([^~/]|~[01])*)*";
-  for (const char* defined : {"idn-email", "idn-hostname", "iri", "iri-reference", "regex",
-                              "relative-json-pointer", "uri-reference", "uri-template"})
-    if (format == defined) return std::string();
+  if (format == "relative-json-pointer") return "(0|[1-9]\\d{0,8})(#|(/([^~/]|~[01])*)*)";
+  if (format == "regex" || format == "uri-template") return std::string();
   return std::nullopt;
 }
 

@@ -92,7 +92,8 @@ class GrammarRules {
   /// The number of texts that a terminal reads; unset above 100,000.
   [[nodiscard]] std::optional<std::size_t> num_texts(const std::string& terminal) {
     if (terminal == "$key") return std::nullopt;
-    const GrammarNetwork network = make_grammar_network("root ::= " + terminal, 1, {}, budget_);
+    const GrammarNetwork network =
+        make_grammar_network("root ::= " + unused({}, terminal), 1, {}, budget_);
     const ByteDfa& dfa = network.terminals.front().dfa();
     budget_.spend(4 * dfa.num_states() * dfa.num_kinds());
     const std::uint32_t count = completions(dfa).num_texts.front();

@@ -33,7 +33,8 @@ class ObjectWriter {
   ObjectWriter(SchemaReader& reader, GrammarRules& rules, ScalarWriter& scalars, Value value)
       : reader_(reader), rules_(rules), scalars_(scalars), inner_value_(std::move(value)) {}
 
-  [[nodiscard]] std::string object(const Json& schema, const std::string& path) {
+  [[nodiscard]] std::string object(const Json& written, const std::string& path) {
+    const Json schema = with_listed_names(written, path);
     static const Json kNone = Json::object(), kAny = true, kNothing = false;
     const Json* properties = schema.find("properties");
     const Json* patterns = schema.find("patternProperties");
@@ -91,6 +92,35 @@ class ObjectWriter {
 
  private:
   using Texts = SchemaReader::Texts;
+
+  /// The schema without `propertyNames` where that lists the names, which become `properties`, or
+  /// where any name is valid by it.
+  [[nodiscard]] Json with_listed_names(const Json& schema, const std::string& path) {
+    const Json* found = schema.find("propertyNames");
+    if (!found) return schema;
+    const Json of_names = reader_.conjunction(*found, path + "/propertyNames");
+    if (of_names.is_boolean())
+      return of_names.boolean() ? without(schema, "propertyNames") : schema;
+    if (!has_assertions(without(of_names, "type")) &&
+        (!of_names.contains("type") || contains(reader_.types(of_names, path), "string")))
+      return without(schema, "propertyNames");
+    const Json names = json_schema::listed_values(of_names, path + "/propertyNames");
+    if (names.is_null() || schema.contains("patternProperties")) return schema;
+    const Json* known = schema.find("properties");
+    const Json* rest = schema.find("additionalProperties");
+    if (!rest) rest = schema.find("unevaluatedProperties");
+    const bool closes_itself = reader_.style().strict && known && !rest;
+    Json properties = Json::object();
+    for (const Json& name : names) {
+      if (!name.is_string()) continue;
+      const Json* own = known ? known->find(name.string()) : nullptr;
+      if (own || !closes_itself) properties[name.string()] = own ? *own : rest ? *rest : Json(true);
+    }
+    Json out = without(without(schema, "propertyNames"), "unevaluatedProperties");
+    out["properties"] = properties;
+    out["additionalProperties"] = false;
+    return out;
+  }
 
   struct Property {
     std::string member;  ///< the name and the value
@@ -175,7 +205,7 @@ class ObjectWriter {
     const std::string text = inner_value_(rest, path + "/additionalProperties");
     const Json* of_names = schema.find("propertyNames");
     if (text.empty() || (of_names && *of_names == Json(false))) return {};
-    if (!of_names || of_names->is_boolean())
+    if (!of_names)
       return {rules_.rule(rules_.member(GrammarRules::unused(names, "$key"), text)), std::nullopt};
     if (!names.empty())
       json_schema::refuse("'propertyNames' beside 'properties' or 'required' is not supported",
@@ -216,12 +246,8 @@ class ObjectWriter {
     for (const auto& [pattern, of] : patterns.items()) {
       const std::string place = concat(path, "/patternProperties/", pattern);
       try {
-        const RegexNode root = parse_regex(pattern, true);
-        const std::optional<RegexNode> search = search_pattern(root);
-        check<RequestError>(search.has_value(), "no name matches the pattern");
-        const ByteNfa nfa = make_nfa(*search);
-        reader_.budget().spend(nfa.states.size());
-        found.emplace_back(nfa, reader_.budget());
+        found.emplace_back(make_nfa(search_pattern(parse_regex(pattern, true)), reader_.budget()),
+                           reader_.budget());
         const ByteDfa& dfa = found.back();
         if (const Json* properties = schema.find("properties")) {
           for (const auto& [name, ignored] : properties->items()) {
@@ -236,8 +262,7 @@ class ObjectWriter {
         const std::string text = inner_value_(of, place);
         if (text.empty()) continue;
         const std::string key = ScalarWriter::matching({pattern}, "");
-        const std::optional<std::size_t> count =
-            has_end(has_anchors(root) ? *search : root) ? rules_.num_texts(key) : std::nullopt;
+        const std::optional<std::size_t> count = rules_.num_texts(key);
         most = most && count ? std::optional(*most + *count) : std::nullopt;
         options.push_back(rules_.rule(rules_.member(GrammarRules::unused({}, key), text)));
       } catch (const RequestError& error) {
@@ -246,20 +271,6 @@ class ObjectWriter {
       }
     }
     return {rules_.rule(ebnf::either(options)), most};
-  }
-
-  /// Whether a pattern without anchors matches a finite number of texts.
-  [[nodiscard]] static bool has_end(const RegexNode& node) {
-    if (node.kind == RegexNode::Kind::repeat && node.max == 0) return true;
-    if (node.kind == RegexNode::Kind::repeat && node.max == RegexNode::kUnlimited)
-      return !has_characters(node.parts.front());
-    return std::all_of(node.parts.begin(), node.parts.end(), has_end);
-  }
-
-  [[nodiscard]] static bool has_characters(const RegexNode& node) {
-    if (node.kind == RegexNode::Kind::repeat && node.max == 0) return false;
-    return node.kind == RegexNode::Kind::characters ||
-           std::any_of(node.parts.begin(), node.parts.end(), has_characters);
   }
 
   SchemaReader& reader_;

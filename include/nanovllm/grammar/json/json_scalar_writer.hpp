@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/ebnf/decimal.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_text.hpp"
 #include "nanovllm/grammar/ebnf/number_text.hpp"
-#include "nanovllm/grammar/ebnf/string_content.hpp"
 #include "nanovllm/grammar/json/json_formats.hpp"
 #include "nanovllm/grammar/json/json_grammar_rules.hpp"
 #include "nanovllm/grammar/json/json_schema_merge.hpp"
 #include "nanovllm/grammar/json/json_schema_reader.hpp"
+#include "nanovllm/grammar/regex/regex_parser.hpp"
 
 namespace nanovllm::detail {
 
@@ -48,9 +49,16 @@ class ScalarWriter {
   /// @param one_text_each whether it must be one terminal with one text for each value.
   [[nodiscard]] std::string string(const Json& schema, const std::string& path,
                                    bool one_text_each = false) {
-    const auto min = count_of(schema, "minLength", path), max = count_of(schema, "maxLength", path);
+    auto min = count_of(schema, "minLength", path), max = count_of(schema, "maxLength", path);
     Texts patterns;
-    if (const Json* pattern = schema.find("pattern")) patterns.push_back(pattern->string());
+    if (const Json* pattern = schema.find("pattern")) {
+      const std::string& all = pattern->string();  // several, as json_schema::both joins them
+      for (std::size_t begin = 0; begin <= all.size();) {
+        const std::size_t end = std::min(all.find('\xFF', begin), all.size());
+        patterns.push_back(without_length(all.substr(begin, end - begin), min, max));
+        begin = end + 1;
+      }
+    }
     if (const Json* format = schema.find("format")) {
       const std::optional<std::string> text = json_schema::format_pattern(format->string());
       if (text && text->empty())
@@ -84,56 +92,18 @@ class ScalarWriter {
     const std::string name =
         concat("the pattern '", pattern.substr(0, shown), shown < pattern.size() ? "…'" : "'");
     std::string all;
-    for (const std::string& each : patterns)
-      all += (all.empty() ? "" : " & ") +
-             ebnf::sequence({"\"\\\"\"", ebnf::string_content(each), "\"\\\"\""});
+    for (const std::string& each : patterns) {
+      static_cast<void>(parse_regex(each, true));  // refused where the place is known
+      all += concat(all.empty() ? "" : " & ", "$pattern ", ebnf::literal(each));
+    }
     if (!of_length.empty()) all += " & " + of_length;
     return concat("<@", ebnf::literal(name), " ", all, ">");
   }
 
   [[nodiscard]] std::string number(const Json& schema, bool is_integer, const std::string& path) {
-    ebnf::NumberBounds bounds;
-    const auto tighten = [&](const char* key, std::optional<double>& bound, bool& is_exclusive,
-                             int sign) {
-      const Json* found = schema.find(key);
-      if (!found) return;
-      if (!found->is_number()) {
-        json_schema::refuse(
-            concat("'", key, "' is to be a number of at most 64 bits, not ", found->dump()), path);
-      }
-      const double next = found->get<double>();
-      const bool exclusive = std::string_view(key).starts_with("exclusive");
-      if (bound && (sign * next < sign * *bound || (next == *bound && !exclusive))) return;
-      bound = next;
-      is_exclusive = exclusive;
-    };
-    tighten("minimum", bounds.min, bounds.min_is_exclusive, 1);
-    tighten("exclusiveMinimum", bounds.min, bounds.min_is_exclusive, 1);
-    tighten("maximum", bounds.max, bounds.max_is_exclusive, -1);
-    tighten("exclusiveMaximum", bounds.max, bounds.max_is_exclusive, -1);
+    const ebnf::NumberBounds bounds = bounds_of(schema, path);
+    const bool is_bounded = bounds.min || bounds.max;
     const Json* step = schema.find("multipleOf");
-    if (!is_integer && !step) {
-      if (!bounds.min && !bounds.max) return "number";
-      try {
-        return GrammarRules::terminal(ebnf::numbers(bounds));
-      } catch (const RequestError& error) {
-        json_schema::refuse(error.what(), path);
-      }
-    }
-    // Integers, and what is a multiple of one.
-    std::optional<long long> min, max;
-    for (const auto* bound : {&bounds.min, &bounds.max}) {
-      if (*bound && std::abs(**bound) > 9e15)
-        json_schema::refuse("a bound of an integer beyond 9e15 is not supported", path);
-    }
-    if (bounds.min) {
-      min = static_cast<long long>(std::ceil(*bounds.min));
-      if (bounds.min_is_exclusive && static_cast<double>(*min) == *bounds.min) ++*min;
-    }
-    if (bounds.max) {
-      max = static_cast<long long>(std::floor(*bounds.max));
-      if (bounds.max_is_exclusive && static_cast<double>(*max) == *bounds.max) --*max;
-    }
     if (step) {
       const double size = step->is_number() ? step->get<double>() : 0;
       if (size != std::floor(size) || size < 1 || size > 1000)
@@ -141,25 +111,86 @@ class ScalarWriter {
             concat("'multipleOf' is supported for whole numbers from 1 to 1000, and is ",
                    step->dump(), ","),
             path);
-      if (size > 1) return multiples(static_cast<long long>(size), min, max);
+      if (size > 1) return multiples(static_cast<long long>(size), bounds);
     }
-    return !min && !max ? "integer" : GrammarRules::terminal(ebnf::integers(min, max));
+    if (!is_integer && !step)
+      return is_bounded ? GrammarRules::terminal(ebnf::numbers(bounds)) : "number";
+    return is_bounded ? GrammarRules::terminal(ebnf::integers(bounds)) : "integer";
   }
 
  private:
   using Texts = SchemaReader::Texts;
 
+  /// The pattern with (?=.*$) where it begins with a look-ahead for the length of the text, such as
+  /// ^(?=.{1,253}$), which goes to `min` and `max`: lengths are counted, and not states. With \.?
+  /// before the $ that last point is not counted as an additional one.
+  [[nodiscard]] static std::string without_length(const std::string& pattern,
+                                                  std::optional<std::size_t>& min,
+                                                  std::optional<std::size_t>& max) {
+    constexpr std::string_view kBegin = "^(?=.{";
+    if (!pattern.starts_with(kBegin)) return pattern;
+    std::size_t at = kBegin.size();
+    const auto count = [&]() -> std::optional<std::size_t> {
+      const std::size_t begin = at;
+      while (at < pattern.size() && at - begin < 9 && pattern[at] >= '0' && pattern[at] <= '9')
+        ++at;
+      if (at == begin) return std::nullopt;
+      return std::stoul(pattern.substr(begin, at - begin));
+    };
+    const std::optional<std::size_t> least = count();
+    std::optional<std::size_t> most = least;
+    if (least && pattern.substr(at, 1) == ",") ++at, most = count();
+    const std::string rest = pattern.substr(at);
+    const std::string_view end = rest.starts_with("}\\.?$)") ? "}\\.?$)" : "}$)";
+    if (!least || !rest.starts_with(end)) return pattern;
+    min = std::max(min.value_or(0), *least);
+    if (most) max = std::min(max.value_or(*most), *most);
+    return "^(?=.*$)" + rest.substr(end.size());
+  }
+
+  /// The tightest bounds. A boolean `exclusiveMinimum` says what `minimum` is, as in draft 4.
+  [[nodiscard]] static ebnf::NumberBounds bounds_of(const Json& schema, const std::string& path) {
+    ebnf::NumberBounds bounds;
+    const auto tighten = [&](const std::string& key, const std::string& exclusive_key, bool is_min,
+                             std::optional<ebnf::Decimal>& bound, bool& is_exclusive) {
+      const Json* plain = schema.find(key);
+      const Json* exclusive = schema.find(exclusive_key);
+      if (plain) bound = json_schema::decimal_of(*plain, key, path);
+      if (exclusive && exclusive->is_boolean()) {
+        is_exclusive = exclusive->boolean();
+      } else if (exclusive) {
+        const ebnf::Decimal other = json_schema::decimal_of(*exclusive, exclusive_key, path);
+        is_exclusive = !bound || (is_min ? other >= *bound : other <= *bound);
+        if (is_exclusive) bound = other;
+      }
+    };
+    tighten("minimum", "exclusiveMinimum", true, bounds.min, bounds.min_is_exclusive);
+    tighten("maximum", "exclusiveMaximum", false, bounds.max, bounds.max_is_exclusive);
+    return bounds;
+  }
+
   /// Multiples of `step` within bounds.
-  [[nodiscard]] static std::string multiples(long long step, std::optional<long long> min,
-                                             std::optional<long long> max) {
+  [[nodiscard]] static std::string multiples(long long step, const ebnf::NumberBounds& bounds) {
     const std::string all = concat("$multiple{", step, "}");
-    if (!min && !max) return all;
-    if (min && max) {
-      const long long rest = *max % step;
-      const long long last = *max - (rest < 0 ? rest + step : rest);
-      if (last < *min) return {};
+    if (!bounds.min && !bounds.max) return all;
+    const std::string within = ebnf::integers(bounds);
+    if (within.empty() || !has_multiple(step, bounds)) return {};
+    return concat("<", within, " & ", all, ">");
+  }
+
+  /// Whether a number between the bounds is a multiple of `step`, where the bounds are so near that
+  /// it may be none.
+  [[nodiscard]] static bool has_multiple(long long step, const ebnf::NumberBounds& bounds) {
+    if (!bounds.min || !bounds.max) return true;
+    ebnf::Decimal value = ebnf::ceiling(*bounds.min, bounds.min_is_exclusive);
+    const ebnf::Decimal last = ebnf::floor(*bounds.max, bounds.max_is_exclusive);
+    for (long long i = 0; i < step; ++i, value = ebnf::ceiling(value, true)) {
+      if (value > last) return false;
+      long long rest = 0;
+      for (const char digit : value.whole) rest = (10 * rest + (digit - '0')) % step;
+      if (rest == 0) return true;
     }
-    return concat("<", ebnf::integers(min, max), " & ", all, ">");
+    return true;
   }
 
   SchemaReader& reader_;

@@ -14,6 +14,7 @@
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/ebnf/grammar_source.hpp"
 #include "nanovllm/grammar/ebnf/grammar_terminal.hpp"
+#include "nanovllm/grammar/ebnf/terminal_masks.hpp"
 #include "nanovllm/grammar/json/json_schema_grammar.hpp"
 #include "nanovllm/io/json.hpp"
 

@@ -23,6 +23,7 @@ class SchemaExclusion {
     if (!a.is_object() || !b.is_object() || depth > 8) return false;
     if (a.contains("$ref") || b.contains("$ref"))
       return excludes(reader_.without_ref(a, path), reader_.without_ref(b, path), path, depth + 1);
+    if (parts_exclude(a, b, path, depth) || excludes_parts(a, b, path, depth)) return true;
     const Json left = json_schema::listed_values(a, path);
     const Json right = json_schema::listed_values(b, path);
     const Texts all{"null", "boolean", "number", "string", "array", "object"};
@@ -104,6 +105,39 @@ class SchemaExclusion {
 
  private:
   using Texts = SchemaReader::Texts;
+
+  /// Whether each branch of `a` excludes `b`, or the parts that must hold together do. What is
+  /// written for a branch has the properties of the schema around it as well.
+  [[nodiscard]] bool parts_exclude(const Json& a, const Json& b, const std::string& path,
+                                   int depth) {
+    if (a.contains("allOf")) return excludes(reader_.conjunction(a, path), b, path, depth + 1);
+    for (const char* key : {"anyOf", "oneOf"}) {
+      const Json* parts = a.find(key);
+      if (!parts || !parts->is_array()) continue;
+      const Json rest = without(a, key);
+      const bool is_plain = !has_assertions(rest);
+      if (std::all_of(parts->begin(), parts->end(), [&](const Json& part) {
+            const Json all =
+                is_plain ? part : reader_.merged(rest, reader_.without_ref(part, path), path);
+            return excludes(all, b, path, depth + 1);
+          }))
+        return true;
+    }
+    return false;
+  }
+
+  /// Whether `a` excludes each branch of `b`, or a part of it that must hold.
+  [[nodiscard]] bool excludes_parts(const Json& a, const Json& b, const std::string& path,
+                                    int depth) {
+    const auto is_excluded = [&](const Json& part) { return excludes(a, part, path, depth + 1); };
+    for (const char* key : {"anyOf", "oneOf"}) {
+      const Json* parts = b.find(key);
+      if (parts && parts->is_array() && std::all_of(parts->begin(), parts->end(), is_excluded))
+        return true;
+    }
+    const Json* parts = b.find("allOf");
+    return parts && parts->is_array() && std::any_of(parts->begin(), parts->end(), is_excluded);
+  }
 
   [[nodiscard]] static const Json& get(const Json& schema, const char* key, const Json& other) {
     const Json* found = schema.find(key);

@@ -65,7 +65,8 @@ namespace nanovllm {
 NANOVLLM_INLINE std::string json_schema_grammar(const Json& schema, const JsonStyle& style,
                                                 const JsonSchemaLimits& limits,
                                                 const CompileBudget& budget) {
-  const JsonSchemaPart part = json_schema_part(schema, schema, "", "", style, limits, budget);
+  const Json tidy = json_schema::without_nulls(schema);
+  const JsonSchemaPart part = json_schema_part(tidy, tidy, "", "", style, limits, budget);
   if (part.expression.empty()) json_schema::refuse("no value is valid by it,", "");
   return concat("root ::= ", part.expression, "\n", json_basic_rules(style), part.rules);
 }

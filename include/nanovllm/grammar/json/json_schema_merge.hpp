@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/grammar/ebnf/decimal.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::json_schema {
@@ -20,6 +21,10 @@ namespace nanovllm::json_schema {
 /// no draft of JSON Schema knows.
 [[nodiscard]] bool is_annotation(std::string_view keyword);
 
+/// The schema without keywords that are null, `const` aside: many serialisers write what is not set
+/// so. They count as absent, within all schemas in it.
+[[nodiscard]] Json without_nulls(const Json& schema);
+
 /// A schema for the values that are valid by both; keywords that say nothing of them are left out.
 /// Throws RequestError where two keywords cannot be combined into one. `path` is for its message.
 [[nodiscard]] Json both(const Json& a, const Json& b, std::string_view path);
@@ -29,6 +34,10 @@ namespace nanovllm::json_schema {
 
 /// The types that a `type` keyword names. Throws RequestError for what is no type.
 [[nodiscard]] std::vector<std::string> type_list(const Json& type, std::string_view path);
+
+/// The number that a bound is, exact. Throws RequestError where it is none.
+[[nodiscard]] ebnf::Decimal decimal_of(const Json& value, std::string_view key,
+                                       std::string_view path);
 
 /// Whether a value is of a type: "integer", "number", "string" and so on.
 [[nodiscard]] bool is_of_type(const Json& value, std::string_view type);
@@ -106,6 +115,29 @@ NANOVLLM_INLINE bool is_annotation(std::string_view keyword) {
   return !std::ranges::binary_search(kAssertions, keyword);
 }
 
+NANOVLLM_INLINE Json without_nulls(const Json& schema) {
+  if (schema.is_array()) {
+    Json out = Json::array();
+    for (const Json& each : schema) out.push_back(without_nulls(each));
+    return out;
+  }
+  if (!schema.is_object()) return schema;
+  Json out = Json::object();
+  for (const auto& [key, value] : schema.items()) {
+    const bool is_value = key == "const" || key == "enum" || key == "default" || key == "examples";
+    const bool has_names =
+        key == "properties" || key == "patternProperties" || key == "$defs" || key == "definitions";
+    if (value.is_null() && key != "const") continue;
+    if (has_names && value.is_object()) {  // whose keys are no keywords
+      Json& named = out[key] = Json::object();
+      for (const auto& [name, each] : value.items()) named[name] = without_nulls(each);
+    } else {
+      out[key] = is_value ? value : without_nulls(value);
+    }
+  }
+  return out;
+}
+
 NANOVLLM_INLINE bool is_of_type(const Json& value, std::string_view type) {
   if (type == "integer") {
     if (value.is_number_float()) return std::floor(value.get<double>()) == value.get<double>();
@@ -130,6 +162,14 @@ NANOVLLM_INLINE std::vector<std::string> type_list(const Json& type, std::string
     add(type);
   }
   return names;
+}
+
+NANOVLLM_INLINE ebnf::Decimal decimal_of(const Json& value, std::string_view key,
+                                         std::string_view path) {
+  if (value.is_number_float()) return ebnf::Decimal(value.get<double>());
+  if (!value.is_number() && !value.is_big_integer())
+    refuse(concat("'", key, "' is to be a number, not ", value.dump()), path);
+  return ebnf::Decimal(std::string_view(value.dump()));
 }
 
 namespace detail {
@@ -209,8 +249,10 @@ NANOVLLM_INLINE Json merge_keyword(std::string_view key, const Json& a, const Js
                                    std::string_view path) {
   if (a == b) return a;
   if (key == "type") return common_types(a, b, path);
-  if ((is_lower_bound(key) || is_upper_bound(key)) && a.is_number() && b.is_number())
-    return (a.get<double>() < b.get<double>()) == is_lower_bound(key) ? b : a;
+  if ((is_lower_bound(key) || is_upper_bound(key)) && !a.is_boolean() && !b.is_boolean()) {
+    const bool is_less = decimal_of(a, key, path) < decimal_of(b, key, path);
+    return is_less == is_lower_bound(key) ? b : a;
+  }
   if (key == "required" && a.is_array() && b.is_array()) {
     Json out = a;
     for (const Json& name : b)
@@ -219,6 +261,8 @@ NANOVLLM_INLINE Json merge_keyword(std::string_view key, const Json& a, const Js
   }
   if (key == "items" && !a.is_array() && !b.is_array()) return all_of(a, b);
   if (key == "uniqueItems") return true;
+  // Two patterns are kept with a byte between them that no text has.
+  if (key == "pattern" && a.is_string() && b.is_string()) return a.string() + '\xFF' + b.string();
   if (key == "allOf" && a.is_array() && b.is_array()) {
     Json out = a;
     for (const Json& schema : b) out.push_back(schema);

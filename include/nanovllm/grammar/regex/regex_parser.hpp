@@ -12,8 +12,9 @@
 ///   repetition      * + ? {m} {m,} {m,n}, and each with a ? behind it, which changes which match
 ///                   is preferred and not what matches
 ///   anchors         ^ and $, the begin and the end of the whole text
+///   look-ahead      (?=…) and (?!…), but not within a repetition without an end
 ///
-/// Refused with the position: lookaround, back-references, word boundaries, possessive and atomic
+/// Refused with the position: look-behind, back-references, word boundaries, possessive and atomic
 /// parts, inline options, Unicode properties, POSIX classes, and spellings that the two dialects
 /// read differently. A brace that begins no repetition is a literal.
 
@@ -37,6 +38,7 @@ struct RegexNode {
     repeat,      ///< the only part, min to max times
     text_begin,  ///< nothing, at the begin of the text alone
     text_end,    ///< nothing, at the end of the text alone
+    look_ahead,  ///< nothing, where the only part matches all of the text that follows
   };
   static constexpr int kUnlimited = -1;
 
@@ -45,6 +47,14 @@ struct RegexNode {
   std::vector<RegexNode> parts{};
   int min = 0;
   int max = kUnlimited;
+  bool is_negative = false;  ///< of a look-ahead: where it is not
+
+  /// Any text.
+  [[nodiscard]] static RegexNode any_text() {
+    RegexNode any{.kind = Kind::repeat};
+    any.parts.push_back({.kind = Kind::characters, .characters = CodePointSet::all()});
+    return any;
+  }
 };
 
 /// How deep groups may be nested.
@@ -105,19 +115,21 @@ class RegexParser {
   RegexNode sequence(int depth) {
     RegexNode node{.kind = Kind::sequence};
     while (!at_end() && peek() != '|' && peek() != ')') {
-      const std::size_t begin = pos_;
+      const std::size_t begin = pos_, num_looks_before = num_look_aheads_;
       RegexNode part = atom(depth);
-      const bool is_anchor = part.kind == Kind::text_begin || part.kind == Kind::text_end;
-      node.parts.push_back(repeated(std::move(part), is_anchor, begin));
+      const bool is_anchor = part.kind == Kind::text_begin || part.kind == Kind::text_end ||
+                             part.kind == Kind::look_ahead;
+      node.parts.push_back(repeated(std::move(part), is_anchor, begin, num_looks_before));
     }
     return node;
   }
 
   /// `part` with the quantifier behind it, if any.
-  RegexNode repeated(RegexNode part, bool is_anchor, std::size_t begin) {
+  RegexNode repeated(RegexNode part, bool is_anchor, std::size_t begin,
+                     std::size_t num_looks_before) {
     const std::optional<std::pair<int, int>> bounds = quantifier();
     if (!bounds) return part;
-    if (is_anchor) fail(begin, "repeats an anchor");
+    if (is_anchor) fail(begin, "repeats an anchor or a look-ahead");
     if (!skip('?') && !at_end() && peek() == '+')
       fail(pos_, "has a possessive quantifier, which is not supported");
     const std::size_t behind = pos_;
@@ -125,6 +137,8 @@ class RegexParser {
     RegexNode node{.kind = Kind::repeat};
     node.min = bounds->first;
     node.max = bounds->second;
+    if (node.max == RegexNode::kUnlimited && num_look_aheads_ > num_looks_before)
+      fail(begin, "repeats a look-ahead without an end, which is not supported");
     node.parts.push_back(std::move(part));
     return node;
   }
@@ -183,19 +197,31 @@ class RegexParser {
   RegexNode group(int depth) {
     const std::size_t begin = pos_;
     ++pos_;
-    if (skip('?')) group_options(begin);
+    const std::string_view sign = in_.substr(pos_, 2);
+    const bool looks_ahead = sign == "?=" || sign == "?!";
+    if (looks_ahead) {
+      pos_ += sign.size();
+    } else if (skip('?')) {
+      group_options(begin);
+    }
     RegexNode node = choice(depth + 1);
     if (!skip(')')) fail(begin, "has a group that is not closed");
-    return node;
+    if (!looks_ahead) return node;
+    ++num_look_aheads_;
+    RegexNode wanted{.kind = Kind::sequence};
+    wanted.parts.push_back(std::move(node));
+    wanted.parts.push_back(RegexNode::any_text());
+    RegexNode look{.kind = Kind::look_ahead, .is_negative = sign == "?!"};
+    look.parts.push_back(std::move(wanted));
+    return look;
   }
 
   /// Reads what comes between `(?` and the group's content.
   void group_options(std::size_t begin) {
     if (skip(':')) return;
     const std::string_view rest = in_.substr(pos_);
-    if (rest.starts_with('=') || rest.starts_with('!') || rest.starts_with("<=") ||
-        rest.starts_with("<!"))
-      fail(begin, "looks ahead or behind, which is not supported");
+    if (rest.starts_with("<=") || rest.starts_with("<!"))
+      fail(begin, "looks behind, which is not supported");
     if (rest.starts_with('>')) fail(begin, "has an atomic group, which is not supported");
     if (rest.starts_with("P<")) ++pos_;
     if (skip('<')) {
@@ -362,7 +388,7 @@ class RegexParser {
   std::string_view in_;
   bool ecmascript_;
   bool is_negated_ = false;  // of the class that is being read
-  std::size_t pos_ = 0;
+  std::size_t pos_ = 0, num_look_aheads_ = 0;
 };
 
 }  // namespace detail

@@ -132,8 +132,7 @@ NANOVLLM_INLINE RegexSource::RegexSource(std::shared_ptr<const GrammarVocabulary
                                          std::string_view pattern, std::size_t max_mask_bytes,
                                          const CompileBudget& budget) {
   ByteDfa dfa = compile_regex(pattern, budget);
-  std::vector<ByteDfa::StateId> alike =
-      dfa.alike_to_depth(vocabulary->max_token_bytes(), budget.left() / 4);
+  std::vector<ByteDfa::StateId> alike = dfa.alike_to_depth(vocabulary->max_token_bytes(), budget);
   const auto num_masks =
       static_cast<std::size_t>(*std::max_element(alike.begin(), alike.end())) + 1;
   const std::size_t mask_bytes =

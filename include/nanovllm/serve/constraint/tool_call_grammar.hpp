@@ -132,7 +132,7 @@ NANOVLLM_INLINE std::string tool_call_grammar(const Json& tools, ToolCallFormat 
       if (given && !given->is_null()) {
         check<RequestError>(given->is_object(), "its parameters are to be an object, not ",
                             given->type_name());
-        parameters = *given;
+        parameters = json_schema::without_nulls(*given);
       } else {
         parameters["properties"] = Json::object();
       }

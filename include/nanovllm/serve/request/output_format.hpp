@@ -113,8 +113,13 @@ NANOVLLM_INLINE void read_response_format(const Json& value, OneFormat& format) 
   const RequestFields fields(value, "response_format");
   const std::string& type = string_at(fields.required("type"), fields.path("type"));
   if (type == "text") return;
-  if (type == "json_object")
-    return format.state({.kind = FormatKind::json_object}, "response_format");
+  if (type == "json_object") {  // with a schema as llama.cpp takes it
+    const Json* schema = fields.find("schema");
+    if (!schema) return format.state({.kind = FormatKind::json_object}, "response_format");
+    if (!schema->is_object())
+      wrong_field(fields.path("schema"), "a JSON Schema, an object", *schema);
+    return format.state(json_format(*schema, fields.path("schema")), "response_format");
+  }
   if (type != "json_schema")
     wrong_field(fields.path("type"), "'text', 'json_object' or 'json_schema'", type);
   const RequestFields inner(fields.required("json_schema"), fields.path("json_schema"));
