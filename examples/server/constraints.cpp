@@ -10,7 +10,7 @@ std::shared_ptr<serve::ConstraintCompiler> make_constraint_compiler(const AnyEng
                                                                     std::size_t max_bytes,
                                                                     bool allow_grammars) {
   const TextSide& text = engine.text();
-  if (!text.tokenizer || engine.eos_token_ids().empty()) return nullptr;
+  if (!text.tokenizer) return nullptr;
   const auto vocabulary =
       std::make_shared<GrammarVocabulary>(*text.tokenizer, engine.eos_token_ids());
   return std::make_shared<serve::CachedConstraintCompiler>(

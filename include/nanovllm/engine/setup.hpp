@@ -12,13 +12,16 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/pooling/score_head.hpp"
+#include "nanovllm/engine/request/end_tokens.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
@@ -193,9 +196,10 @@ struct EngineParts {
 
 /// Reads the checkpoint of `config`, or makes noise for weights, and takes all memory that the
 /// engine needs. Throws LoadError or ConfigError.
-/// @param model  as the ranks divide it (`divided_model`).
+/// @param model  as the ranks divide it (`divided_model`); gets the end tokens of all files, see
+///               `find_end_tokens`.
 template <class Model, class Policy, class Blocks>
-[[nodiscard]] EngineParts<Blocks> make_parts(const typename Model::Config& model,
+[[nodiscard]] EngineParts<Blocks> make_parts(typename Model::Config& model,
                                              const std::optional<RandomWeights>& weights,
                                              const EngineConfig& config) {
   using Tiers = typename Policy::Tiers;
@@ -206,6 +210,14 @@ template <class Model, class Policy, class Blocks>
   TextSide text;
   if (checkpoint != nullptr) {
     text = TextSide::load(files, text_hints_of<Model>(), config.chat_template);
+    if constexpr (requires { model.eos_token_ids = std::vector<TokenId>(); }) {
+      model.eos_token_ids =
+          find_end_tokens(files, text, std::move(model.eos_token_ids), model.vocab_size);
+      if (head_of(model) == ModelHead::tokens && model.eos_token_ids.empty())
+        files.warn(
+            "the checkpoint names no end token: answers end by max_tokens, stop strings or "
+            "stop_token_ids");
+    }
     check_checkpoint_size(model, files);
   }
   auto score_head = score_head_of(model, checkpoint);

@@ -21,8 +21,9 @@ namespace nanovllm {
 /// (grammar/source/text_choices.hpp) allows all of them.
 class ChoiceSource final : public TokenMaskSource {
  public:
-  /// Throws RequestError when there is no choice or no stop token, or a choice contains a stop
-  /// token or an id outside [0, vocab_size). Time and memory follow the number of tokens.
+  /// Throws RequestError when there is no choice, or one contains a stop token or an id outside
+  /// [0, vocab_size). Without stop tokens a text ends where nothing can follow. Time and memory
+  /// follow the number of tokens.
   ChoiceSource(std::span<const std::vector<TokenId>> choices,
                std::span<const TokenId> stop_token_ids, int vocab_size);
 
@@ -113,8 +114,6 @@ NANOVLLM_INLINE ChoiceSource::ChoiceSource(std::span<const std::vector<TokenId>>
                                            std::span<const TokenId> stop_token_ids,
                                            int vocab_size) {
   check<RequestError>(!choices.empty(), "a constraint to choices needs at least one choice");
-  check<RequestError>(!stop_token_ids.empty(),
-                      "a constraint to choices needs a stop token, which ends the text");
   const auto check_id = [&](TokenId token, std::string_view what) {
     check<RequestError>(token >= 0 && token < vocab_size, what, " has the token id ", token,
                         "; the vocabulary's are [0, ", vocab_size, ")");

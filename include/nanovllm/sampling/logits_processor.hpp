@@ -161,6 +161,9 @@ class SequenceProcessors {
   virtual void process(std::int32_t num_generated, TokenMask& mask) const = 0;
   /// Whether `process` must know all tokens before the one that is to be drawn.
   [[nodiscard]] virtual bool reads_tokens() const = 0;
+  /// Whether the text is complete, and no end token may say so: one of the processors has an
+  /// `is_complete()` that is true.
+  [[nodiscard]] virtual bool is_complete() const = 0;
 
  protected:
   SequenceProcessors() = default;
@@ -240,6 +243,17 @@ struct LogitsProcessors {
           reads = reads || One::kReadsTokens;
       });
       return reads;
+    }
+
+    [[nodiscard]] bool is_complete() const override {
+      bool complete = false;
+      for_each(processors, [&](const auto& each) {
+        if constexpr (requires {
+                        { each.is_complete() } -> std::convertible_to<bool>;
+                      })
+          complete = complete || each.is_complete();
+      });
+      return complete;
     }
 
     template <class Tuple, class Call>

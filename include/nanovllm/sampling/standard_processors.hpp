@@ -76,6 +76,7 @@ class BadWordsProcessor {
 };
 
 /// `SamplingParams::token_masks`: what a constraint allows, and an end token where it is complete.
+/// Without end tokens the sequence ends there.
 class TokenMaskProcessor {
  public:
   static constexpr const char* kNeed = "token_masks needs TokenMaskProcessor";
@@ -108,11 +109,15 @@ class TokenMaskProcessor {
                         " was drawn, which its mask does not allow");
   }
 
+  [[nodiscard]] bool is_complete() const { return end_tokens_.empty() && matcher_->is_finished(); }
+
   void process(std::int32_t num_generated, TokenMask& mask) const {
     if (matcher_->is_finished()) {
       check<RequestError>(num_generated >= min_tokens_, "token_masks: the text is complete after ",
                           num_generated, " tokens, but min_tokens = ", min_tokens_,
                           " tokens are wanted");
+      check<RequestError>(!end_tokens_.empty(), "token_masks: the text is complete after ",
+                          num_generated, " tokens, and there is no end token");
       return mask.allow_only(end_tokens_);
     }
     std::vector<std::uint32_t> bits((vocab_size_ + 31) / 32);

@@ -81,7 +81,7 @@ TEST_CASE("a tokenizer's special tokens stand for no text, and stop tokens stop"
 
 TEST_CASE("vocabularies that no grammar can use are refused") {
   const std::vector<std::string_view> tokens{"a", "b"};
-  CHECK_THROWS_AS(nv::GrammarVocabulary(tokens, Ids{}), nv::RequestError);
+  CHECK_THROWS_AS(nv::GrammarVocabulary(tokens, Ids{}), nv::ConfigError);  // bytes without tokens
   CHECK_THROWS_AS(nv::GrammarVocabulary(tokens, Ids{2}), nv::RequestError);
   CHECK_THROWS_AS(nv::GrammarVocabulary(tokens, Ids{-1}), nv::RequestError);
   CHECK_THROWS_AS(nv::GrammarVocabulary(tokens, Ids{1}), nv::ConfigError);

@@ -253,7 +253,8 @@ NANOVLLM_INLINE void Frontend::check_rules(const SamplingParams& params) const {
   const bool has_end =
       !params.stop_token_ids.empty() || (!params.ignore_eos && !rules_.eos_token_ids.empty());
   if (params.token_masks) {
-    check<RequestError>(has_end,
+    // Of a model without end tokens the text ends where it is complete.
+    check<RequestError>(has_end || (rules_.eos_token_ids.empty() && !params.beam_width),
                         "token_masks need an end token: the checkpoint's, without "
                         "ignore_eos, or stop_token_ids");
     const int vocab_size = params.token_masks->vocab_size();

@@ -356,7 +356,8 @@ NANOVLLM_INLINE FinishReason RequestSequence::accept_last(TokenId token,
   const bool can_stop = num_generated() >= min_tokens_;
   const bool ends = can_stop && std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
   // An end token is not part of the text.
-  const bool stops = ends || (detokenizer_ && add_text(detokenizer_->push(token), can_stop));
+  const bool stops = ends || (detokenizer_ && add_text(detokenizer_->push(token), can_stop)) ||
+                     (can_stop && processors_ && processors_->is_complete());
   has_new_token_ = true;
   if (stops) return FinishReason::stop;
   const bool is_last =

@@ -21,9 +21,10 @@ namespace nanovllm {
 class GrammarVocabulary {
  public:
   /// The tokens of `tokenizer`. Special ones stand for no text and are never allowed, unless they
-  /// are stop tokens; added ones that are not special stand for what they spell. Throws
-  /// RequestError when there is no stop token or one is not the tokenizer's, and ConfigError when a
-  /// byte has no token: with all 256 any text can be spelt, so that something can always follow.
+  /// are stop tokens; added ones that are not special stand for what they spell. Without stop
+  /// tokens a text ends where nothing can follow. Throws RequestError when a stop token is not the
+  /// tokenizer's, and ConfigError when a byte has no token: with all 256 any text can be spelt, so
+  /// that something can always follow.
   GrammarVocabulary(const Tokenizer& tokenizer, std::span<const TokenId> stop_token_ids);
 
   /// tokens[i] has the bytes of token i, none if it is never allowed. Throws the same.
@@ -106,7 +107,6 @@ NANOVLLM_INLINE GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer,
 NANOVLLM_INLINE GrammarVocabulary::GrammarVocabulary(std::span<const std::string_view> tokens,
                                                      std::span<const TokenId> stop_token_ids)
     : stop_token_ids_(stop_token_ids.begin(), stop_token_ids.end()) {
-  check<RequestError>(!stop_token_ids.empty(), "a grammar needs a stop token, which ends the text");
   for (TokenId token : stop_token_ids) {
     check<RequestError>(token >= 0 && static_cast<std::size_t>(token) < tokens.size(),
                         "the stop token ", token, " is not one of the vocabulary's ",

@@ -1,0 +1,114 @@
+#pragma once
+/// Which tokens end a text, by all files of a checkpoint.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/io/checkpoint.hpp"
+
+namespace nanovllm {
+
+/// The end token of the tokeniser: "eos_token" of tokenizer_config.json, or else of
+/// special_tokens_map.json, a string or an object with "content". Empty where there is none, and
+/// for a file that is no JSON, which the checkpoint is warned of.
+[[nodiscard]] std::string tokenizer_end_token(const Checkpoint& checkpoint);
+
+/// The end tokens of `checkpoint`, ascending, each once: those that the model's config names, and
+/// the tokeniser's. Where there is neither, the special token with which the chat template ends a
+/// turn. The checkpoint is warned of an end token that the tokeniser or the model does not have,
+/// and where there is none at all.
+/// @param named       of config.json and generation_config.json.
+/// @param vocab_size  of the model.
+[[nodiscard]] std::vector<TokenId> find_end_tokens(const Checkpoint& checkpoint,
+                                                   const TextSide& text, std::vector<TokenId> named,
+                                                   std::int64_t vocab_size);
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <cstddef>
+#include <optional>
+
+#include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/model/generation_config.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// What a template prints behind the last message of the assistant, without white space ahead;
+/// empty if it cannot be asked.
+NANOVLLM_INLINE std::string turn_end_of(const ChatTemplate& chat_template) {
+  constexpr const char* kContent = "Answer.";
+  try {
+    const std::string text = chat_template.render({{"user", "Hello"}, {"assistant", kContent}},
+                                                  {.add_generation_prompt = false});
+    const std::size_t found = text.rfind(kContent);
+    if (found == text.npos) return {};
+    const std::size_t begin =
+        text.find_first_not_of(" \t\r\n", found + std::string_view(kContent).size());
+    return begin == text.npos ? std::string() : text.substr(begin);
+  } catch (const Error&) {  // a renderer of the user's may throw any of them
+    return {};
+  }
+}
+
+/// The special token that `turn_end` begins with.
+NANOVLLM_INLINE std::optional<TokenId> turn_end_token(const Tokenizer& tokenizer,
+                                                      std::string_view turn_end) {
+  const std::vector<TokenId> ids = tokenizer.encode(turn_end);
+  return !ids.empty() && tokenizer.is_special(ids[0]) ? std::optional(ids[0]) : std::nullopt;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE std::string tokenizer_end_token(const Checkpoint& checkpoint) {
+  for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const auto text = checkpoint.text(file);
+    if (!text) continue;
+    try {
+      const Json json = parse_json<LoadError>(*text, file);
+      const Json* found = json.is_object() ? json.find("eos_token") : nullptr;
+      if (found != nullptr && found->is_object()) found = found->find("content");
+      if (found != nullptr && found->is_string() && !found->string().empty())
+        return found->string();
+    } catch (const LoadError& error) {
+      checkpoint.warn(concat(checkpoint.path_of(file), " is ignored: ", error.what()));
+    }
+  }
+  return {};
+}
+
+NANOVLLM_INLINE std::vector<TokenId> find_end_tokens(const Checkpoint& checkpoint,
+                                                     const TextSide& text,
+                                                     std::vector<TokenId> named,
+                                                     std::int64_t vocab_size) {
+  if (!text.tokenizer) return named;
+  if (const std::string end = tokenizer_end_token(checkpoint); !end.empty()) {
+    const auto id = text.tokenizer->token_to_id(end);
+    if (id && *id < vocab_size) {
+      detail::merge_token_ids({*id}, named);
+    } else {
+      checkpoint.warn(concat("'eos_token' (", end, ") of the tokeniser is ignored: ",
+                             id ? "the model" : "tokenizer.json", " has no such token"));
+    }
+  }
+  if (named.empty() && text.chat_template) {
+    const auto id =
+        detail::turn_end_token(*text.tokenizer, detail::turn_end_of(*text.chat_template));
+    if (id && *id < vocab_size) named.push_back(*id);
+  }
+  return named;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
