@@ -18,10 +18,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const bool strict : {true, false}) {
     try {
       const nv::Json schema = nv::parse_json(input, "the schema");
-      const std::string grammar = nv::json_schema_grammar(schema, {.strict = strict}, limits);
+      const nv::CompileBudget budget(1 << 20);
+      const std::string grammar =
+          nv::json_schema_grammar(schema, {.strict = strict}, limits, budget);
       if (!grammar.starts_with("root ::= ")) std::abort();
       const nv::GrammarLimits small{.max_nodes = 20'000};
-      static_cast<void>(nv::make_grammar_network(grammar, 16, small, nv::CompileBudget(1 << 19)));
+      static_cast<void>(nv::make_grammar_network(grammar, 16, small, budget));
     } catch (const nv::RequestError&) {
     }
   }

@@ -152,6 +152,10 @@ TEST_CASE("a schema's keywords are enforced") {
       {R"({"oneOf": [{"anyOf": [{"type": "string"}, {"type": "null"}]}, {"type": "integer"}]})",
        {"1", "null", R"("x")"},
        {"true"}},
+      {R"({"enum": ["abc", "ab", "é", 5, 7.5, null], "maxLength": 2, "pattern": "^[a-zé]",
+           "exclusiveMinimum": 5})",
+       {R"("ab")", "\"é\"", "7.5", "null"},
+       {R"("abc")", "5"}},
       {R"({"type": "string", "format": "uri-reference"})", {R"("/a/b?c")"}, {R"("a b")"}},
   };
   for (const Case& each : cases) {
@@ -190,7 +194,7 @@ TEST_CASE("what a schema's grammar cannot enforce is refused by name") {
       {R"({"type": "string", "pattern": "a^b"})", "matches no text", "the pattern 'a^b'"},
       {R"({"type": "string", "format": "regex"})", "'regex'", "root"},
       {R"({"oneOf": [{"minimum": 1}, {"maximum": 3}]})", "'oneOf'", "root"},
-      {R"({"enum": ["a"], "maxLength": 3})", "'maxLength'", "root"},
+      {R"({"enum": [["a"]], "maxItems": 3})", "'maxItems'", "root"},
       {R"({"type": "strange"})", "strange", "root"},
       {R"({"type": "string", "minLength": -1})", "'minLength'", "root"},
       {R"({"patternProperties": {"a": true, "b": true}})", "two patterns", "/patternProperties/b"},

@@ -93,8 +93,8 @@ class ObjectWriter {
  private:
   using Texts = SchemaReader::Texts;
 
-  /// The schema without `propertyNames` where that lists the names, which become `properties`, or
-  /// where any name is valid by it.
+  /// The schema without `propertyNames` where any name is valid by it, or where it lists the names
+  /// and `properties` or `required` speak of some: then all become `properties`.
   [[nodiscard]] Json with_listed_names(const Json& schema, const std::string& path) {
     const Json* found = schema.find("propertyNames");
     if (!found) return schema;
@@ -105,8 +105,11 @@ class ObjectWriter {
         (!of_names.contains("type") || contains(reader_.types(of_names, path), "string")))
       return without(schema, "propertyNames");
     const Json names = json_schema::listed_values(of_names, path + "/propertyNames");
-    if (names.is_null() || schema.contains("patternProperties")) return schema;
     const Json* known = schema.find("properties");
+    const Json* required = schema.find("required");
+    if (names.is_null() || schema.contains("patternProperties") ||
+        (!known && (!required || required->empty())))
+      return schema;
     const Json* rest = schema.find("additionalProperties");
     if (!rest) rest = schema.find("unevaluatedProperties");
     const bool closes_itself = reader_.style().strict && known && !rest;

@@ -2,14 +2,17 @@
 /// Strings and numbers of JSON Schemas as pieces of a grammar.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/grammar/ebnf/decimal.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_text.hpp"
 #include "nanovllm/grammar/ebnf/number_text.hpp"
@@ -17,6 +20,8 @@
 #include "nanovllm/grammar/json/json_grammar_rules.hpp"
 #include "nanovllm/grammar/json/json_schema_merge.hpp"
 #include "nanovllm/grammar/json/json_schema_reader.hpp"
+#include "nanovllm/grammar/regex/regex_anchors.hpp"
+#include "nanovllm/grammar/regex/regex_nfa.hpp"
 #include "nanovllm/grammar/regex/regex_parser.hpp"
 
 namespace nanovllm::detail {
@@ -28,20 +33,18 @@ class ScalarWriter {
 
   [[nodiscard]] std::string listed(const Json& schema, const Json& values,
                                    const std::string& path) {
-    for (const auto& [key, keyword] : schema.items()) {
-      if (!json_schema::is_annotation(key) && key != "enum" && key != "const" && key != "type")
-        json_schema::refuse(concat("'", key, "' beside 'enum' or 'const' is not supported"), path);
-    }
     if (values.size() > reader_.limits().max_listed_values)
       json_schema::refuse(
           concat("'enum' has more than ", reader_.limits().max_listed_values, " values"), path);
-    const Texts all = reader_.types(schema, path);
+    static const Texts kAny{"null", "boolean", "number", "string", "array", "object"};
+    const Texts all = schema.contains("type") ? reader_.types(schema, path) : kAny;
+    const auto is_valid = filter(schema, path);
     Texts options;
     for (const Json& each : values) {
       const bool fits = std::any_of(all.begin(), all.end(), [&](const std::string& type) {
         return json_schema::is_of_type(each, type);
       });
-      if (fits) options.push_back(ebnf::literal(each.dump()));
+      if (fits && is_valid(each)) options.push_back(ebnf::literal(each.dump()));
     }
     return GrammarRules::terminal(ebnf::either(options));
   }
@@ -50,21 +53,8 @@ class ScalarWriter {
   [[nodiscard]] std::string string(const Json& schema, const std::string& path,
                                    bool one_text_each = false) {
     auto min = count_of(schema, "minLength", path), max = count_of(schema, "maxLength", path);
-    Texts patterns;
-    if (const Json* pattern = schema.find("pattern")) {
-      const std::string& all = pattern->string();  // several, as json_schema::both joins them
-      for (std::size_t begin = 0; begin <= all.size();) {
-        const std::size_t end = std::min(all.find('\xFF', begin), all.size());
-        patterns.push_back(without_length(all.substr(begin, end - begin), min, max));
-        begin = end + 1;
-      }
-    }
-    if (const Json* format = schema.find("format")) {
-      const std::optional<std::string> text = json_schema::format_pattern(format->string());
-      if (text && text->empty())
-        json_schema::refuse(concat("the format '", format->string(), "' is not supported"), path);
-      if (text) patterns.push_back("^(" + *text + ")$");
-    }
+    Texts patterns = patterns_of(schema, path);
+    for (std::string& each : patterns) each = without_length(each, min, max);
     if (max && min.value_or(0) > *max) return {};
     const bool has_length = min.value_or(0) > 0 || max;
     const std::string of_length =
@@ -120,6 +110,70 @@ class ScalarWriter {
 
  private:
   using Texts = SchemaReader::Texts;
+
+  /// The patterns that a string must match, one for its format among them.
+  [[nodiscard]] static Texts patterns_of(const Json& schema, const std::string& path) {
+    Texts patterns;
+    if (const Json* pattern = schema.find("pattern")) {
+      const std::string& all = pattern->string();  // several, as json_schema::both joins them
+      for (std::size_t begin = 0; begin <= all.size();) {
+        const std::size_t end = std::min(all.find('\xFF', begin), all.size());
+        patterns.push_back(all.substr(begin, end - begin));
+        begin = end + 1;
+      }
+    }
+    if (const Json* format = schema.find("format")) {
+      const std::optional<std::string> text = json_schema::format_pattern(format->string());
+      if (text && text->empty())
+        json_schema::refuse(concat("the format '", format->string(), "' is not supported"), path);
+      if (text) patterns.push_back("^(" + *text + ")$");
+    }
+    return patterns;
+  }
+
+  /// Which listed values are valid by the keywords of strings and numbers beside the list.
+  [[nodiscard]] std::function<bool(const Json&)> filter(const Json& schema,
+                                                        const std::string& path) {
+    constexpr auto kKnown = std::to_array<std::string_view>(
+        {"const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "maxLength", "maximum",
+         "minLength", "minimum", "pattern", "type"});
+    static_assert(std::ranges::is_sorted(kKnown));
+    for (const auto& [key, keyword] : schema.items())
+      if (!json_schema::is_annotation(key) && !std::ranges::binary_search(kKnown, key))
+        json_schema::refuse(concat("'", key, "' beside 'enum' or 'const' is not supported"), path);
+    const auto min = count_of(schema, "minLength", path), max = count_of(schema, "maxLength", path);
+    std::vector<ByteDfa> patterns;
+    try {
+      for (const std::string& each : patterns_of(schema, path))
+        patterns.emplace_back(make_nfa(search_pattern(parse_regex(each, true)), reader_.budget()),
+                              reader_.budget());
+    } catch (const RequestError& error) {
+      json_schema::refuse(error.what(), path);
+    }
+    return [=, bounds = bounds_of(schema, path)](const Json& value) {
+      if (value.is_string()) {
+        const std::string& text = value.string();
+        const auto size =
+            static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+              return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+            }));
+        return size >= min.value_or(0) && size <= max.value_or(size) &&
+               std::all_of(patterns.begin(), patterns.end(), [&](const ByteDfa& dfa) {
+                 const ByteDfa::StateId end = dfa.next(ByteDfa::kStart, text);
+                 return end != ByteDfa::kDead && dfa.accepts(end);
+               });
+      }
+      if (!value.is_number() && !value.is_big_integer()) return true;
+      const ebnf::Decimal number = json_schema::decimal_of(value, "enum", "");
+      const auto is_within = [&](const std::optional<ebnf::Decimal>& bound, bool is_exclusive,
+                                 bool is_min) {
+        if (!bound) return true;
+        return number == *bound ? !is_exclusive : (number > *bound) == is_min;
+      };
+      return is_within(bounds.min, bounds.min_is_exclusive, true) &&
+             is_within(bounds.max, bounds.max_is_exclusive, false);
+    };
+  }
 
   /// The pattern with (?=.*$) where it begins with a look-ahead for the length of the text, such as
   /// ^(?=.{1,253}$), which goes to `min` and `max`: lengths are counted, and not states. With \.?
