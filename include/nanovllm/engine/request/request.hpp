@@ -288,8 +288,8 @@ NANOVLLM_INLINE void Request::choose_completions() noexcept {
       return of_a != of_b ? of_a < of_b : a->sample() > b->sample();
     };
     const auto end = sequences_.begin() + terms_.params.n;
-    for (auto place = sequences_.begin(); place != end; ++place)
-      std::iter_swap(place, std::max_element(place, sequences_.end(), is_worse));
+    for (auto first = sequences_.begin(); first != end; ++first)
+      std::iter_swap(first, std::max_element(first, sequences_.end(), is_worse));
   }
   static_cast<Completion&>(output_) = sequences_.front()->take_completion();
   for (std::size_t i = 1; i < static_cast<std::size_t>(terms_.params.n); ++i)
