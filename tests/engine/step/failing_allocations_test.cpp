@@ -3,7 +3,9 @@
 #include "engine/models.hpp"
 #include "engine/step/allocation_cases.hpp"
 #include "engine/step/deferred_backend.hpp"
+#include "nanovllm/full_policy.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "safetensors_writer.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -29,11 +31,10 @@ struct DevicePolicy : DirectPolicy {
   using Backend = DeviceBackend;
 };
 
-/// Two sequences at a time in a pool that is too small for them, with what is evicted kept on the
-/// host.
+/// For pools that are too small: what is preempted or evicted is kept in host memory, and in files.
 struct SwappingPolicy : DirectPolicy {
   using Preemption = SwapPreemption;
-  using Tiers = HostTier;
+  using Tiers = DiskTier;
   template <int kBlockSize>
   using PrefixCache = RadixPrefixCache<kBlockSize>;
 };
@@ -65,6 +66,18 @@ TEST_CASE("an allocation that fails in a step beside swaps costs its requests al
   small.config.kv_size = KvSize::blocks(5);
   small.config.host_kv_size = KvSize::blocks(8);
   check_all_kinds<Engine<AnyModel, SwappingPolicy>>(small);
+}
+
+TEST_CASE("an allocation that fails beside the reading and writing of files costs requests alone",
+          "[engine][memory][disk]") {
+  const nanovllm_test::TempDirectory directory;
+  AllocationRig files = rig();
+  files.config.kv_size = KvSize::blocks(5);
+  files.config.host_kv_size = KvSize::blocks(4);
+  files.config.disk_kv_path = directory.path();
+  files.config.disk_kv_min_tokens = 1;
+  files.stride = 5 * kStride;
+  check_all_kinds<Engine<AnyModel, SwappingPolicy>>(files);
 }
 
 TEST_CASE("an allocation that fails while a step is enqueued costs its requests alone",
