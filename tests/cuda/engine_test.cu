@@ -330,7 +330,7 @@ TEST_CASE("a KV pool that does not fit is refused with what is there and what is
     const std::string message = error.what();
     INFO(message);
     CHECK(message.find("bytes") != std::string::npos);
-    CHECK(message.find("free") != std::string::npos);
+    CHECK(message.find("are available") != std::string::npos);
   }
   config.kv_size = KvSize::bytes(1000);
   CHECK_THROWS_AS(CudaEngine(config), ConfigError);

@@ -279,7 +279,8 @@ NANOVLLM_INLINE void throw_no_memory(const char* part, const EngineConfig& confi
                            ", max_num_batched_tokens = ", number(config.max_num_batched_tokens),
                            ", max_model_len = ", number(config.max_model_len),
                            ", kv_size = ", config.kv_size ? text(*config.kv_size) : "unset",
-                           ", host_kv_size = ", text(config.host_kv_size)));
+                           ", host_kv_size = ", text(config.host_kv_size),
+                           ", tensor_parallel = ", config.tensor_parallel));
 }
 
 NANOVLLM_INLINE void pass_on_warnings(const EngineConfig& config) {
