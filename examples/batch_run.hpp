@@ -216,9 +216,11 @@ struct BatchCounts {
 ///
 /// A bad line costs that line alone; if it has no usable id, its error begins with its number. A
 /// turn of a session that fails leaves the conversation as it was for the next.
+/// @param on_step  is called after every step with the requests that are done and those under way.
 template <class Engine>
 BatchCounts serve_batch(Engine& engine, LineReader& input, std::ostream& output, bool in_order,
-                        std::size_t window) {
+                        std::size_t window,
+                        const std::function<void(std::size_t, std::size_t)>& on_step = {}) {
   struct State {
     ResultQueue results;
     std::size_t num_alive = 0;
@@ -282,6 +284,7 @@ BatchCounts serve_batch(Engine& engine, LineReader& input, std::ostream& output,
       const bool moved = engine.step();
       check(moved || state->num_alive == 0, "the engine rests with ", state->num_alive,
             " requests not answered");
+      if (on_step) on_step(state->counts.lines - state->num_alive, state->num_alive);
     }
     state->results.write(output);
   }

@@ -16,7 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "batch_progress.hpp"
 #include "batch_run.hpp"
+#include "command_line.hpp"
 #include "engine_options.hpp"
 #include "number_formats.hpp"
 #include "processes.hpp"
@@ -42,15 +44,20 @@ inline void run(nvllm::AnyEngine& engine, const GenerateOptions& options, bool f
   nvllm::check<nvllm::LoadError>(output.good(), "cannot write '", options.output, "'");
   const int window =
       options.window != 0 ? options.window : std::max(256, 4 * options.engine.max_num_seqs);
+  // Not between results on the same terminal.
+  BatchProgress progress(options.input, options.output == "-" ? nullptr : stderr);
   const BatchCounts counts =
-      serve_batch(engine, input, output, !options.as_finished, static_cast<std::size_t>(window));
+      serve_batch(engine, input, output, !options.as_finished, static_cast<std::size_t>(window),
+                  [&](std::size_t num_done, std::size_t num_alive) {
+                    progress.show(num_done, num_alive, engine);
+                  });
   const nvllm::EngineStats stats = engine.stats();
   std::fprintf(stderr,
                "%zu lines, %zu errors, %lld prompt tokens computed, %lld from the prefix cache, "
-               "%lld generated\n",
+               "%lld generated%s\n",
                counts.lines, counts.errors, static_cast<long long>(stats.num_prefill_tokens),
                static_cast<long long>(stats.num_hit_tokens),
-               static_cast<long long>(stats.num_sampled_tokens));
+               static_cast<long long>(stats.num_sampled_tokens), progress.end(stats).c_str());
 }
 
 /// The engine of one of `Models`, and of the types that were asked for.
@@ -114,7 +121,7 @@ inline int generate_main(int argc, char** argv, const std::vector<Device>& devic
       "With --tp N the ranks are threads of this process. Built with NANOVLLM_MPI and started N\n"
       "times by mpirun, each process is one rank; rank 0 reads the input and writes the output.")};
   add_options(app, options);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = parse_command_line(app, argc, argv)) return *status;
 
   Processes processes;
   try {
