@@ -14,7 +14,7 @@
 #   headers/two-units      every .hpp in two translation units of one program
 #   headers/two-libraries  two shared libraries with the engine inside, in one program
 #   headers/clang, /nvcc   every .hpp in one translation unit of the other compilers; of nvcc, what it
-#                          makes of them for the host too, which its host compiler then warns of
+#                          makes of them for its host compiler too, parentheses apart
 #   headers/docs_*         the policies, programs and models that pages in docs/ write
 #   headers/samples        the samples in the headers' own comments
 #   headers/wording        what the compiler says of types that are not what a policy's slot wants
@@ -220,8 +220,10 @@ add_test(NAME headers/tidy
     -- -std=c++20 ${our_flags} ${other_flags})
 add_test(NAME headers/nvcc
   COMMAND "${headers_folder}/try_compiler.sh" nvcc "${NANOVLLM_NVCC}" -std=c++20 -arch=sm_90a
-    --expt-relaxed-constexpr --fdevice-syntax-only -Werror=all-warnings -Xcompiler=-Werror,-fsyntax-only
-    ${our_flags} ${other_flags_of_nvcc} -x cu -c "${headers_folder}/unit_one.cpp" -o "${generated}/unit_one.o")
+    --expt-relaxed-constexpr --fdevice-syntax-only -Werror=all-warnings
+    -Xcompiler=-Wall,-Wextra,-Wno-parentheses,-Werror,-fsyntax-only
+    ${our_flags} ${other_flags_of_nvcc}
+    -x cu -c "${headers_folder}/unit_one.cpp" -o "${generated}/unit_one.o")
 set_tests_properties(headers/clang headers/tidy headers/nvcc PROPERTIES
   LABELS headers SKIP_RETURN_CODE 77 TIMEOUT 600)
 

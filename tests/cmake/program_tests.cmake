@@ -1,16 +1,13 @@
 # 'programs/<path>': every program of examples/ and benchmarks/, and the fingerprint, compiles for the
-# CPU. Those of nvcc are read in headers/cuda-files; here the ones with an engine pass its host
-# compiler too, which costs most, together in 'programs/engines.cu'. Nothing is linked or run, and the
-# engines of nanovllm::prebuilt are not compiled again: consumer/ does that. Only with NANOVLLM_TEST_ALL.
+# CPU; those of nvcc are in headers/cuda-files. Nothing is linked or run, and the engines of
+# nanovllm::prebuilt are not compiled again: consumer/ does that. Only with NANOVLLM_TEST_ALL.
 if(NOT NANOVLLM_TEST_PACKAGING OR NOT NANOVLLM_TEST_ALL)
   return()
 endif()
 
 file(GLOB programs CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
-  "${PROJECT_SOURCE_DIR}/examples/*.c[pu]*"
-  "${PROJECT_SOURCE_DIR}/benchmarks/*/*.c[pu]*"
-  "${PROJECT_SOURCE_DIR}/tests/oracle/fingerprint/*.c[pu]*")
-list(FILTER programs INCLUDE REGEX "\\.(cpp|cu)$")
+  "${PROJECT_SOURCE_DIR}/examples/*.cpp" "${PROJECT_SOURCE_DIR}/benchmarks/*/*.cpp"
+  "${PROJECT_SOURCE_DIR}/tests/oracle/fingerprint/*.cpp")
 
 include("${PROJECT_SOURCE_DIR}/.cmake/boost.cmake")
 include("${PROJECT_SOURCE_DIR}/.cmake/cli11.cmake")
@@ -25,27 +22,6 @@ find_path(NANOVLLM_BENCHMARK_INCLUDE_DIR benchmark/benchmark.h)
 mark_as_advanced(NANOVLLM_BENCHMARK_INCLUDE_DIR)
 file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/programs/commit.hpp" CONTENT
   "#pragma once\ninline constexpr char kCommit[] = \"\";\n")
-
-set(engine_programs "")
-foreach(program IN LISTS programs)
-  if(program MATCHES "\\.cu$" AND NOT program MATCHES "cuda_ops/")
-    list(APPEND engine_programs "${program}")
-  endif()
-endforeach()
-list(FILTER programs EXCLUDE REGEX "\\.cu$")
-if(NANOVLLM_NVCC)
-  list(JOIN engine_programs " " engine_programs)
-  add_test(NAME "programs/engines.cu"
-    COMMAND "${CMAKE_CURRENT_LIST_DIR}/check_cuda_programs.sh" "${NANOVLLM_NVCC}" "${PROJECT_SOURCE_DIR}"
-      "${engine_programs}" ${our_flags} ${other_flags_of_nvcc} ${program_flags}
-      "-I${PROJECT_SOURCE_DIR}/benchmarks" "-I${CMAKE_CURRENT_BINARY_DIR}/programs"
-      -DNANOVLLM_PREBUILT -DNANOVLLM_PREBUILT_CUDA)
-else()
-  add_test(NAME "programs/engines.cu"
-    COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh" nvcc "")
-endif()
-set_tests_properties("programs/engines.cu" PROPERTIES
-  LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 600)
 
 foreach(program IN LISTS programs)
   set(missing "")

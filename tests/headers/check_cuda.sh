@@ -4,8 +4,8 @@
 # is well.
 #
 #   alone  SOURCE is one include. The front end of the device sees it all, also what is for the host,
-#          but no bodies at the ends of other headers; no code is generated, and the host's compiler, which takes as long again, is left to
-#          programs/engines.cu.
+#          but no bodies at the ends of other headers; no code is generated, and the host's compiler,
+#          which takes as long again, is left to headers/nvcc.
 #   hot    down to machine code, for sm_80 too. It also fails for a note of ptxas numbered C75xx
 #          (setmaxnreg was dropped, or wgmma serialised) and for a kernel that spills registers.
 set -euo pipefail

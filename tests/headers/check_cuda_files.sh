@@ -3,10 +3,10 @@
 # .cu file under FOLDER, the root of a tree, through nvcc's front end for sm_90a: programs, tests and
 # benchmarks, on a machine without a GPU. Warnings are errors. Each file is a unit of its own, because
 # beside others it would find what they include. It is read as for the device, host functions and what
-# they instantiate included; what is guarded for the host alone, and the host's compiler, which takes
-# three times as long, are left to programs/engines.cu. A file with kernels of its own goes on to PTX,
-# with few optimisations: only there nvcc notices that a kernel calls a host function. With --pages
-# the samples of these pages are one more unit: they may stand in a .cu file.
+# they instantiate included, but for what is guarded for the host. The host's compiler, which takes
+# three times as long, is left to headers/nvcc and consumer/prebuilt_cuda. A file with kernels of its
+# own goes on to PTX, with few optimisations: only there nvcc notices that a kernel calls a host
+# function. With --pages the samples of these pages are one more unit: they may stand in a .cu file.
 #
 # What a file was made of when it last passed is kept in CACHE, as hashes of its inputs and of nvcc;
 # a file of which nothing changed is not read again. NANOVLLM_TEST_JOBS files at a time, as many as
@@ -126,7 +126,8 @@ changed=()
 for file in "${files[@]}"; do
   record="$CACHE/${file//\//_}.inputs"
   if [ ! -e "$record" ] || [ "$(head -n 1 "$record")" != "$COMPILER $(flags_of "$file")" ] ||
-      ! awk 'FILENAME == ARGV[1] { known[$0]; next } FNR > 1 && !($0 in known) { exit 1 }' "$now" "$record"; then
+      ! awk 'FILENAME == ARGV[1] { known[$0]; next }
+             FNR > 1 && !($0 in known) { exit 1 }' "$now" "$record"; then
     rm -f "$record"
     changed+=("$file")
   fi
