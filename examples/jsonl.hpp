@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "nanovllm/chat/chat_message.hpp"
-#include "nanovllm/chat/python_json.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/utf8.hpp"
@@ -193,7 +192,7 @@ inline void write_completion(Json& to, const Completion& completion) {
   Json line;
   line["id"] = id;
   line["error"] = detail::text_value(message);
-  return python_json(line) + '\n';
+  return line.dump() + '\n';
 }
 
 /// The output line of a finished request, with its line end. It is valid JSON whatever bytes
@@ -219,7 +218,7 @@ inline void write_completion(Json& to, const Completion& completion) {
     }
     line["alternatives"] = std::move(list);
   }
-  return python_json(line) + '\n';
+  return line.dump() + '\n';
 }
 
 }  // namespace nanovllm::examples

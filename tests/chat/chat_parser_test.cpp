@@ -11,6 +11,7 @@
 
 #include "catch.hpp"
 #include "chat/chat_parser_laws.hpp"
+#include "chat/templates.hpp"
 #include "nanovllm/chat/json_scanner.hpp"
 
 namespace nv = nanovllm;
@@ -152,33 +153,33 @@ TEST_CASE("a thought is what its tags enclose, without the line feeds at its end
 }
 
 TEST_CASE("a template's options say what its prompt has of a thought") {
+  const nv::ChatTemplate hybrid = nanovllm_test::hybrid_template();
+  const nv::ChatTemplate parts = nanovllm_test::parts_template();
+  const nv::ChatTemplate chatml = nv::ChatTemplate::chatml();
   nv::ChatOptions options;
-  const auto ends_with = [&](nv::ChatTemplateKind kind, std::string_view end) {
-    return nv::ChatTemplate(kind).render({{"user", "Hi"}}, options).ends_with(end);
-  };
-  for (int i = 0; i < static_cast<int>(nv::ChatTemplateKind::custom); ++i) {
+  for (const nv::ChatTemplate& one : {hybrid, parts, chatml}) {
     for (const std::optional<bool> thinking :
          {std::optional<bool>(), std::optional(true), std::optional(false)}) {
-      const auto kind = static_cast<nv::ChatTemplateKind>(i);
       options.enable_thinking = thinking;
-      CAPTURE(nv::name(kind), thinking.value_or(true));
-      const Reasoning reasoning = nv::chat_parser_options(kind, options).reasoning;
-      CHECK((reasoning == Reasoning::open) == ends_with(kind, "<think>\n"));
-      if (ends_with(kind, "</think>\n\n")) CHECK(reasoning == Reasoning::none);
+      const std::string prompt = one.render({{"user", "Hi"}}, options);
+      CAPTURE(prompt);
+      const Reasoning reasoning = nv::chat_parser_options(one, options).reasoning;
+      CHECK((reasoning == Reasoning::open) == prompt.ends_with("<think>\n"));
+      CHECK((reasoning == Reasoning::none) == prompt.ends_with("</think>\n\n"));
     }
   }
-  using enum nv::ChatTemplateKind;
+  const auto custom = nv::ChatTemplate::custom([](auto, auto&) { return std::string("<think>"); });
   options = {};
-  CHECK(nv::chat_parser_options(qwen3, options).reasoning == Reasoning::optional);
-  CHECK(nv::chat_parser_options(qwen3_instruct_2507, options).reasoning == Reasoning::none);
+  CHECK(nv::chat_parser_options(hybrid, options).reasoning == Reasoning::optional);
   CHECK(nv::chat_parser_options(custom, options).reasoning == Reasoning::none);
   options.add_generation_prompt = false;
-  CHECK(nv::chat_parser_options(qwen3_thinking_2507, options).reasoning == Reasoning::optional);
+  CHECK(nv::chat_parser_options(parts, options).reasoning == Reasoning::optional);
 
-  CHECK(nv::chat_parser_options(qwen3, options).tool_call_format == ToolCallFormat::none);
+  CHECK(nv::chat_parser_options(hybrid, options).tool_call_format == ToolCallFormat::none);
   options.tools = tools();
-  CHECK(nv::chat_parser_options(qwen3, options).tool_call_format == ToolCallFormat::hermes);
-  CHECK(nv::chat_parser_options(qwen3, options).tools == tools());
+  CHECK(nv::chat_parser_options(hybrid, options).tool_call_format == ToolCallFormat::hermes);
+  CHECK(nv::chat_parser_options(parts, options).tool_call_format == ToolCallFormat::qwen3_coder);
+  CHECK(nv::chat_parser_options(hybrid, options).tools == tools());
   CHECK(nv::chat_parser_options(chatml, options).tool_call_format == ToolCallFormat::none);
   CHECK_THROWS_AS(nv::ChatParser({.tools = nv::Json(1)}), nv::RequestError);
   CHECK_THROWS_AS(nv::ChatParser({.tools = nv::Json::array({1})}), nv::RequestError);
@@ -501,24 +502,23 @@ TEST_CASE("what a template renders of a message is read as that message") {
   nv::ChatOptions options;
   options.tools = tools();
   for (const char* content : {"", "Let me see.", "Two\nlines.\n"}) {
-    using enum nv::ChatTemplateKind;
-    for (const nv::ChatTemplateKind kind :
-         {qwen3, qwen3_release_day, qwen3_instruct_2507, qwen3_thinking_2507}) {
-      const nv::ChatTemplate chat_template(kind);
+    for (const bool thinks : {false, true}) {
+      const nv::ChatTemplate chat_template = nanovllm_test::hybrid_template();
       std::vector<nv::ChatMessage> messages{{"user", "Hi"}};
       const std::string prompt = chat_template.render(messages, options);
       messages.push_back(nv::ChatMessage("assistant", content).set("tool_calls", calls));
-      if (kind != qwen3_instruct_2507) messages.back().set("reasoning_content", "A\nthought.");
+      if (thinks) messages.back().set("reasoning_content", "A\nthought.");
       options.add_generation_prompt = false;
       std::string text = chat_template.render(messages, options);
       options.add_generation_prompt = true;
-      CAPTURE(nv::name(kind), text);
+      CAPTURE(thinks, text);
       REQUIRE(text.starts_with(prompt));
       constexpr std::string_view kTail = "<|im_end|>\n";
       text = text.substr(prompt.size(), text.size() - prompt.size() - kTail.size());
 
-      const auto parts = nv::parse_chat_message(text, nv::chat_parser_options(kind, options));
-      CHECK(parts.reasoning == (kind == qwen3_instruct_2507 ? "" : "A\nthought."));
+      const auto parts =
+          nv::parse_chat_message(text, nv::chat_parser_options(chat_template, options));
+      CHECK(parts.reasoning == (thinks ? "A\nthought." : ""));
       CHECK(parts.content == content);
       REQUIRE(parts.tool_calls.size() == 2);
       CHECK(parts.tool_calls[0].name == "f");

@@ -37,7 +37,7 @@ std::string bad(const std::string& text, std::string* id = nullptr) {
   REQUIRE(line);
   CHECK_FALSE(line->request);
   CHECK_FALSE(line->error.empty());
-  if (id) *id = nv::python_json(line->id);
+  if (id) *id = line->id.dump();
   return line->error;
 }
 
@@ -71,7 +71,7 @@ TEST_CASE("a line asks with a text or token ids or messages") {
   REQUIRE(conversation.messages.size() == 2);
   CHECK(conversation.messages[0].find("content")->get<std::string>() == "Hi");
   CHECK(conversation.messages[1].find("content")->is_null());
-  CHECK(nv::python_json(conversation.options.tools) == R"([{"name": "f"}])");
+  CHECK(conversation.options.tools.dump() == R"([{"name": "f"}])");
   CHECK(conversation.options.enable_thinking == false);
   CHECK(conversation.options.add_generation_prompt);
 }
@@ -235,7 +235,7 @@ TEST_CASE("numbers that JSON cannot write are clamped") {
   nv::Output output;
   output.logprobs = {{1, -infinity, {{2, std::nanf("")}, {3, infinity}}}};
   const Json line = nv::parse_json(result_line(1, output, true));
-  CHECK(nv::python_json(line["logprobs"]) ==
+  CHECK(line["logprobs"].dump() ==
         "[{\"token_id\": 1, \"logprob\": -9999.0, \"top\": [[2, -9999.0], [3, -9999.0]]}]");
 }
 
@@ -247,7 +247,7 @@ TEST_CASE("log-probabilities are written briefly and read back exactly") {
     const Json line = nv::parse_json(result_line(1, output, true));
     const Json& written = line["logprobs"][0]["logprob"];
     CHECK(static_cast<float>(written.get<double>()) == value);
-    CHECK(nv::python_json(written).size() <= 24);
+    CHECK(written.dump().size() <= 24);
   }
 }
 

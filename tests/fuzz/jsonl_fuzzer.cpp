@@ -21,18 +21,16 @@ void require(bool condition) {
 void check_answer(const std::string& line, const nv::Json& id) {
   require(line.ends_with('\n') && line.find('\n') + 1 == line.size());
   const nv::Json answer = nv::parse_json(line);
-  require(answer.is_object() && nv::python_json(answer["id"]) == nv::python_json(id));
+  require(answer.is_object() && answer["id"].dump() == id.dump());
 }
 
 void check_chat(const nv::ChatPrompt& chat) {
-  for (int i = 0; i < static_cast<int>(nv::ChatTemplateKind::custom); ++i) {
-    try {
-      const nv::ChatTemplate chat_template(static_cast<nv::ChatTemplateKind>(i));
-      const std::string text = chat_template.render(chat.messages, chat.options);
-      require(nv::utf8::valid_prefix(text) == text.size());
-    } catch (const nv::RequestError&) {
-      // The template refuses this conversation.
-    }
+  static const nv::ChatTemplate chat_template = nv::ChatTemplate::chatml();
+  try {
+    const std::string text = chat_template.render(chat.messages, chat.options);
+    require(nv::utf8::valid_prefix(text) == text.size());
+  } catch (const nv::RequestError&) {
+    // The template refuses this conversation.
   }
 }
 
@@ -56,8 +54,8 @@ void check_line(std::string_view text) {
 /// What Python would write is read back as the same value.
 void check_round_trip(std::string_view text) {
   try {
-    const std::string once = nv::python_json(nv::parse_json(text));
-    require(nv::python_json(nv::parse_json(once)) == once);
+    const std::string once = nv::parse_json(text).dump();
+    require(nv::parse_json(once).dump() == once);
   } catch (const nv::RequestError&) {
     // Not JSON.
   }
@@ -68,7 +66,6 @@ void check_round_trip(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string_view rest(reinterpret_cast<const char*>(data), size);
   check_round_trip(rest);
-  (void)nv::recognise_chat_template(rest);
   for (int num_lines = 0; !rest.empty() && num_lines < 8; ++num_lines) {
     const std::size_t end = rest.find('\n');
     check_line(rest.substr(0, end));

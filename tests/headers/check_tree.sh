@@ -3,8 +3,8 @@
 # and line number, and exits with 1 if there is any.
 #
 #   who includes whom   the arrows of docs/architecture.md; 'allowed' below is the whole table, and
-#                       'allowed_in_module' that of the folders of engine/, grammar/, serve/, kv/,
-#                       sched/, model/, cuda/linear/ and cuda/hopper/linear/
+#                       'allowed_in_module' that of the folders of engine/, grammar/, serve/, chat/,
+#                       kv/, sched/, model/, cuda/linear/ and cuda/hopper/linear/
 #   how                 full paths in quotes, of files that exist, without cycles
 #   what not            <iostream>, <regex>, <format>; <mpi.h> only in mpi/; CUDA's headers only in
 #                       .cuh, and .cuh only in .cuh, but for engine.hpp, which asks for __CUDACC__
@@ -239,6 +239,11 @@ awk -v graph="$graph" '
     allowed_in_module["serve/request/"] = "serve/constraint/"
     allowed_in_module["serve/pooling/"] = "serve/request/ serve/reply/ " serve_tops
     allowed_in_module["serve/reply/"] = "serve/request/ serve/constraint/ " serve_tops
+
+    allowed_in_module["chat/"] = "all"
+    allowed_in_module["chat/jinja/"] = "chat/python_text.hpp"
+    allowed_in_module["chat/tool_calls/"] = "chat/chat_event.hpp chat/json_scanner.hpp " \
+        "chat/tag_matcher.hpp chat/tool_call_format.hpp"
 
     allowed_in_module["kv/"] = "all"
     allowed_in_module["kv/prefix/"] = "kv/cached_block.hpp kv/eviction_order.hpp kv/block_list.hpp"

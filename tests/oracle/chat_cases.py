@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
 """Renders conversations with Jinja2, the oracle of tests/chat/chat_template_test.cpp.
 
-The templates themselves are not part of this repository: name the files on the command line.
+    python3 tests/oracle/chat_cases.py --out tests/fixtures/chat/cases.json --random 6 \\
+        --template hybrid=tests/fixtures/chat/hybrid.jinja \\
+        --template parts=tests/fixtures/chat/parts.jinja --parts parts
 
-    python3 tests/oracle/chat_cases.py --out tests/fixtures/chat/cases.json \
-        --template qwen3=… --template qwen3_release_day=… --template qwen3_instruct_2507=… \
-        --template qwen3_thinking_2507=… --template qwen3_nonthinking=… --template qwen2_5=… \
-        --template chatml=… --template chatml_hybrid=…
-
-A template file is Jinja text or a tokenizer_config.json. The environment is the one that Hugging
+Templates named with --parts get content that is a text as a list of one part. A template file is Jinja text or a tokenizer_config.json. The environment is the one that Hugging
 Face transformers sets up. The conversations below are followed by `--random N` drawn from the seed.
 The committed file was made with Jinja2 3.1.6, Python 3.11.7, --random 6 and --seed 1.
 """
@@ -236,8 +233,15 @@ def load_template(environment, path):
     return environment.from_string(text)
 
 
+def as_parts(conversation):
+    messages = [{**m, "content": [{"type": "text", "text": m["content"]}]}
+                if isinstance(m.get("content"), str) else m for m in conversation["messages"]]
+    return {**conversation, "messages": messages}
+
+
 def render(template, conversation):
-    arguments = {"tools": None, "add_generation_prompt": True, **conversation}
+    arguments = {"tools": None, "documents": None, "add_generation_prompt": True,
+                 "bos_token": "<s>", "eos_token": "</s>", **conversation}
     try:
         return {"text": template.render(**arguments)}
     except (jinja2.TemplateError, TypeError) as error:
@@ -247,6 +251,7 @@ def render(template, conversation):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--template", action="append", required=True, metavar="KIND=FILE")
+    parser.add_argument("--parts", action="append", default=[], metavar="KIND")
     parser.add_argument("--random", type=int, default=0, metavar="N")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", required=True)
@@ -265,7 +270,8 @@ def main():
     for title, conversation in conversations.items():
         groups = []  # kinds that render the same share an entry
         for kind, template in templates.items():
-            result = render(template, conversation)
+            given = as_parts(conversation) if kind in options.parts else conversation
+            result = render(template, given)
             group = next((g for g in groups if g["result"] == result), None)
             if group is None:
                 groups.append(group := {"kinds": [], "result": result})

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "chat/templates.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/text/detokenizer.hpp"
 
@@ -29,9 +30,9 @@ struct Script {
 /// the callbacks on its own thread, as an engine does.
 class ScriptedEngine final : public AnyEngine {
  public:
-  explicit ScriptedEngine(ChatTemplateKind kind = ChatTemplateKind::qwen3) {
+  explicit ScriptedEngine(const ChatTemplate& chat_template = nanovllm_test::hybrid_template()) {
     text_.tokenizer.emplace(Tokenizer::from_file("examples/models/fairytale"));
-    text_.chat_template = ChatTemplate(kind);
+    text_.chat_template = chat_template;
   }
   ScriptedEngine(const ScriptedEngine&) = delete;
   ScriptedEngine& operator=(const ScriptedEngine&) = delete;

@@ -43,9 +43,11 @@ class ChatMessage {
 
 /// What a chat template gets in addition to the messages.
 struct ChatOptions {
-  Json tools = nullptr;  ///< a list of tool descriptions; null or empty for none
+  Json tools = nullptr;      ///< a list of tool descriptions; null or empty for none
+  Json documents = nullptr;  ///< a list of texts to answer from, for templates that show them
   std::optional<bool> enable_thinking = std::nullopt;  ///< false asks a hybrid model not to think
-  bool add_generation_prompt = true;  ///< end with the head of the assistant's next message
+  Json template_kwargs = Json::object();  ///< further variables of the template, by name
+  bool add_generation_prompt = true;      ///< end with the head of the assistant's next message
   /// End within the last message, which must be the assistant's and without tool calls, so that the
   /// model continues it. No other message begins then, whatever `add_generation_prompt` says.
   bool continue_final_message = false;
@@ -58,7 +60,7 @@ struct ChatOptions {
 [[nodiscard]] Json parse_tools(const Json& list);
 
 /// Replaces content that is a list of text parts, as OpenAI's API allows, by the texts joined with
-/// newlines, which is what vLLM does. The Qwen3 templates themselves print such content as nothing.
+/// newlines, which is what vLLM does. Few templates of models that read text print such content.
 /// Throws RequestError for parts that are not text.
 void join_text_parts(std::vector<ChatMessage>& messages);
 

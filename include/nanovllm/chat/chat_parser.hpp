@@ -26,10 +26,10 @@ struct ChatParserOptions {
   bool only_calls = false;
 };
 
-/// What the answer to a prompt of a native template looks like: whether the prompt begins a thought
-/// or holds an empty one, and calls in the form that it asks for where it describes tools. Of a
-/// custom template nothing is known: no thoughts, no calls.
-[[nodiscard]] ChatParserOptions chat_parser_options(ChatTemplateKind kind,
+/// What the answer to a prompt of a template looks like: whether the prompt begins a thought or
+/// holds an empty one, and calls in the form that it asks for where it describes tools. Of a custom
+/// template nothing is known: no thoughts, no calls.
+[[nodiscard]] ChatParserOptions chat_parser_options(const ChatTemplate& chat_template,
                                                     const ChatOptions& options);
 
 /// Takes the text of one answer piece by piece, for instance those of an engine's callback. What is
@@ -89,48 +89,20 @@ struct ChatMessageParts {
 
 #include <utility>
 
-#include "nanovllm/chat/chat_render.hpp"
-
 namespace nanovllm {
 
-namespace detail {
-
-/// How the prompt of a native template for the next answer treats thoughts.
-NANOVLLM_INLINE ThinkPrompt think_prompt_of(ChatTemplateKind kind) {
-  switch (kind) {
-    case ChatTemplateKind::qwen3:
-    case ChatTemplateKind::qwen3_release_day:
-    case ChatTemplateKind::chatml_hybrid: return ThinkPrompt::optional;
-    case ChatTemplateKind::qwen3_thinking_2507: return ThinkPrompt::open;
-    case ChatTemplateKind::qwen3_nonthinking: return ThinkPrompt::empty;
-    case ChatTemplateKind::qwen3_instruct_2507:
-    case ChatTemplateKind::qwen2_5:
-    case ChatTemplateKind::chatml:
-    case ChatTemplateKind::custom: break;
-  }
-  return ThinkPrompt::none;
-}
-
-}  // namespace detail
-
-NANOVLLM_INLINE ChatParserOptions chat_parser_options(ChatTemplateKind kind,
+NANOVLLM_INLINE ChatParserOptions chat_parser_options(const ChatTemplate& chat_template,
                                                       const ChatOptions& options) {
-  using detail::ThinkPrompt;
+  const AnswerForm& form = chat_template.answer_form();
   ChatParserOptions out{.tools = options.tools};
-  const ThinkPrompt prompt = detail::think_prompt_of(kind);
-  // If the prompt continues a message, the template has handled its reasoning.
-  const bool begins = !options.continue_final_message;
-  // Without a generation prompt the model writes the head of its message itself, and its thought.
-  if (begins && prompt == ThinkPrompt::open)
-    out.reasoning = options.add_generation_prompt ? Reasoning::open : Reasoning::optional;
-  if (begins && prompt == ThinkPrompt::optional &&
-      !(options.enable_thinking == false && options.add_generation_prompt))
-    out.reasoning = Reasoning::optional;
-
-  const bool describes_tools = kind != ChatTemplateKind::chatml &&
-                               kind != ChatTemplateKind::chatml_hybrid &&
-                               kind != ChatTemplateKind::custom;
-  if (describes_tools && !options.tools.empty()) out.tool_call_format = ToolCallFormat::hermes;
+  // If the prompt continues a message, the template has handled its reasoning. Without a generation
+  // prompt the model writes the head of its message itself, and its thought.
+  if (!options.continue_final_message) {
+    out.reasoning = form.reasoning_of(options.enable_thinking);
+    if (!options.add_generation_prompt && form.reasoning_of({}) != Reasoning::none)
+      out.reasoning = Reasoning::optional;
+  }
+  if (!options.tools.empty()) out.tool_call_format = form.tool_call_format;
   return out;
 }
 

@@ -15,8 +15,8 @@
 namespace nanovllm {
 
 /// A ChatTemplate, or the reason why there is none; used like a std::optional. That of a
-/// checkpoint is recognised when this is first asked whether it has one: a program that never asks
-/// has no code for it. Copies share what was found; const members may be called from several
+/// checkpoint is read when this is first asked whether it has one: a program that never asks has no
+/// code for it. Copies share what was found; const members may be called from several
 /// threads at once.
 class LazyChatTemplate {
  public:
@@ -30,10 +30,13 @@ class LazyChatTemplate {
     state_->found = std::move(chat_template);
   }
 
-  /// That of a checkpoint. One that is missing, malformed or unknown is none.
-  [[nodiscard]] static LazyChatTemplate from_files(ChatTemplateFiles files) {
+  /// That of a checkpoint. One that is missing or malformed is none.
+  /// @param instead  used in its place, with the checkpoint's special tokens
+  [[nodiscard]] static LazyChatTemplate from_files(ChatTemplateFiles files,
+                                                   std::optional<ChatTemplate> instead = {}) {
     LazyChatTemplate out;
     out.state_->files = std::move(files);
+    out.state_->instead = std::move(instead);
     return out;
   }
 
@@ -51,7 +54,7 @@ class LazyChatTemplate {
   struct State {
     std::once_flag once{};
     std::optional<ChatTemplateFiles> files{};  ///< to be looked at
-    std::optional<ChatTemplate> found{};
+    std::optional<ChatTemplate> instead{}, found{};
     std::string why_none{};
   };
 
@@ -78,7 +81,7 @@ NANOVLLM_INLINE const LazyChatTemplate::State& LazyChatTemplate::find() const {
   std::call_once(state_->once, [&] {
     if (!state_->files) return;
     try {
-      state_->found = ChatTemplate::from_files(*state_->files);
+      state_->found = ChatTemplate::from_files(*state_->files, std::move(state_->instead));
     } catch (const Error& error) {
       state_->why_none = error.what();
     }

@@ -61,9 +61,9 @@ void check_token_ids(const AnyEngine& engine, std::span<const std::vector<TokenI
 [[nodiscard]] bool continues_thought(const AnyEngine& engine, const ChatCompletionRequest& request);
 
 /// Whether the answer to a chat begins with a thought; a constraint then applies after it. A model
-/// of the Qwen3 family thinks if its template lets it. With plain ChatML, `enable_thinking` says
-/// so.
-[[nodiscard]] bool expects_thought(ChatTemplateKind kind, const ChatOptions& options);
+/// whose template shows thoughts thinks if its prompt lets it. With another, as plain ChatML,
+/// `enable_thinking` says so.
+[[nodiscard]] bool expects_thought(const ChatTemplate& chat_template, const ChatOptions& options);
 
 }  // namespace nanovllm::serve
 
@@ -213,8 +213,7 @@ NANOVLLM_INLINE bool continues_thought(const AnyEngine& engine,
   if (!request.options.continue_final_message || !chat_template) return false;
   ChatOptions from_begin = request.options;
   from_begin.continue_final_message = false;
-  if (chat_parser_options(chat_template->kind(), from_begin).reasoning == Reasoning::none)
-    return false;
+  if (chat_parser_options(*chat_template, from_begin).reasoning == Reasoning::none) return false;
   const Json* content = request.messages.back().find("content");
   if (content == nullptr || !content->is_string()) return false;
   const std::size_t open = content->string().rfind("<think>");
@@ -226,8 +225,8 @@ NANOVLLM_INLINE ChatParserOptions answer_format(const AnyEngine& engine,
                                                 const ChatCompletionRequest& request,
                                                 ToolCallFormat format, bool parse_reasoning) {
   const auto& chat_template = engine.text().chat_template;
-  const ChatTemplateKind kind = chat_template ? chat_template->kind() : ChatTemplateKind::custom;
-  ChatParserOptions out = chat_parser_options(kind, request.options);
+  ChatParserOptions out{.tools = request.options.tools};
+  if (chat_template) out = chat_parser_options(*chat_template, request.options);
   if (continues_thought(engine, request)) out.reasoning = Reasoning::open;
   if (!parse_reasoning) out.reasoning = Reasoning::none;
   const bool may_call = request.tool_choice.kind != ToolChoice::Kind::none;
@@ -239,9 +238,10 @@ NANOVLLM_INLINE ChatParserOptions answer_format(const AnyEngine& engine,
   return out;
 }
 
-NANOVLLM_INLINE bool expects_thought(ChatTemplateKind kind, const ChatOptions& options) {
-  const Reasoning reasoning = chat_parser_options(kind, options).reasoning;
-  if (reasoning == Reasoning::optional && kind == ChatTemplateKind::chatml_hybrid)
+NANOVLLM_INLINE bool expects_thought(const ChatTemplate& chat_template,
+                                     const ChatOptions& options) {
+  const Reasoning reasoning = chat_parser_options(chat_template, options).reasoning;
+  if (reasoning == Reasoning::optional && !chat_template.answer_form().shows_thoughts)
     return options.enable_thinking.value_or(false);
   return reasoning != Reasoning::none;
 }

@@ -296,7 +296,7 @@ TEST_CASE("the tokens of thoughts are counted", "[serve]") {
 }
 
 TEST_CASE("a message of the assistant is continued", "[serve]") {
-  ScriptedEngine engine(ChatTemplateKind::chatml_hybrid);
+  ScriptedEngine engine(ChatTemplate::chatml());
   OpenAiService service(engine);
   const auto ask = [&](const std::string& content, const std::string& fields) {
     return HttpRequest{.method = "POST",

@@ -163,13 +163,12 @@ NANOVLLM_INLINE TextSide TextSide::load(const Checkpoint& checkpoint, const Text
   TextSide out;
   if (hints.has_tokenizer && checkpoint.text("tokenizer.json"))
     out.tokenizer.emplace(Tokenizer::from_checkpoint(checkpoint));
-  if (chat_template) {
-    out.chat_template = *chat_template;
-  } else if (!hints.has_chat_template) {
+  if (!chat_template && !hints.has_chat_template) {
     out.chat_template = LazyChatTemplate("this model has no chat template");
   } else {
     try {
-      out.chat_template = LazyChatTemplate::from_files(ChatTemplateFiles::read(checkpoint));
+      out.chat_template =
+          LazyChatTemplate::from_files(ChatTemplateFiles::read(checkpoint), chat_template);
     } catch (const Error& error) {
       out.chat_template = LazyChatTemplate(error.what());
     }

@@ -149,8 +149,8 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body
   reply.parser = answer_format(engine_, request, config_.tool_call_format, config_.parse_reasoning);
   request.constraint.tool_call_format = config_.tool_call_format;
   if (const auto& chat_template = engine_.text().chat_template)
-    request.constraint.after_reasoning = expects_thought(chat_template->kind(), request.options) ||
-                                         continues_thought(engine_, request);
+    request.constraint.after_reasoning =
+        expects_thought(*chat_template, request.options) || continues_thought(engine_, request);
   std::vector<std::vector<TokenId>> prompts(1);
   const auto num_kept =
       num_kept_tokens(engine_, request.truncation, request.max_tokens.value_or(1));

@@ -22,8 +22,8 @@ inline constexpr std::size_t kMaxMessages = 16384;
 
 /// Reads add_generation_prompt, continue_final_message and whether to think:
 /// chat_template_kwargs.enable_thinking, else enable_thinking, else a reasoning_effort of 'none'.
-/// Other kwargs are ignored. Throws RequestError, also for documents, which no template that is
-/// rendered here shows, and for chat_template: a template is a program, and requests are not
+/// Other kwargs, and reasoning_effort, become variables of the template, as `documents` does.
+/// Throws RequestError, also for chat_template: a template is a program, and requests are not
 /// trusted with one.
 [[nodiscard]] ChatOptions parse_chat_options(const RequestFields& body);
 
@@ -129,20 +129,30 @@ NANOVLLM_INLINE std::vector<ChatMessage> parse_chat_messages(const RequestFields
 NANOVLLM_INLINE ChatOptions parse_chat_options(const RequestFields& body) {
   body.refuse("chat_template",
               "is not supported: conversations are rendered by the template of the model");
-  if (const Json* documents = body.find("documents"); documents != nullptr && !documents->empty())
-    refuse_field("documents", "is not supported: the templates that are rendered here show none");
   ChatOptions options;
+  if (const Json* documents = body.list("documents", kMaxMessages)) {
+    for (std::size_t i = 0; i < documents->size(); ++i)
+      (void)RequestFields((*documents)[i], element_path("documents", i));
+    options.documents = *documents;
+  }
   options.continue_final_message = body.flag("continue_final_message");
   options.add_generation_prompt =
       body.flag("add_generation_prompt", !options.continue_final_message);
   if (options.continue_final_message && options.add_generation_prompt)
     refuse_field("add_generation_prompt", "cannot be true together with continue_final_message");
-  if (const auto effort = body.string("reasoning_effort"); effort == "none")
-    options.enable_thinking = false;
+  if (const auto effort = body.string("reasoning_effort")) {
+    if (*effort == "none") options.enable_thinking = false;
+    options.template_kwargs["reasoning_effort"] = *effort;
+  }
   if (const auto thinking = body.boolean("enable_thinking")) options.enable_thinking = thinking;
   if (const Json* value = body.find("chat_template_kwargs")) {
     const RequestFields kwargs(*value, "chat_template_kwargs");
     if (const auto thinking = kwargs.boolean("enable_thinking")) options.enable_thinking = thinking;
+    for (const auto& [name, kwarg] : value->items()) {
+      for (const char* own : {"messages", "tools", "documents", "add_generation_prompt"})
+        if (name == own) refuse_field(kwargs.path(own), "is a field of the request itself");
+      if (name != "enable_thinking") options.template_kwargs[name] = kwarg;
+    }
   }
   return options;
 }

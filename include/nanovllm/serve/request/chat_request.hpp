@@ -56,7 +56,6 @@ struct ChatCompletionRequest {
 #include <limits>
 #include <utility>
 
-#include "nanovllm/chat/python_json.hpp"
 #include "nanovllm/serve/request/cache_salt_field.hpp"
 #include "nanovllm/serve/request/chat_fields.hpp"
 #include "nanovllm/serve/request/output_format.hpp"
@@ -75,8 +74,10 @@ NANOVLLM_INLINE void refuse_completion_fields(const RequestFields& body) {
     if (body.has(name) && !is_default)
       refuse_field(name, "is not supported in chats; /v1/completions has it");
   };
-  for (const char* name : {"echo", "use_beam_search"})
-    refuse(name, body.has(name) && !python_truth(*body.find(name)));
+  for (const char* name : {"echo", "use_beam_search"}) {
+    const Json* value = body.find(name);
+    refuse(name, value == nullptr || *value == Json(false) || *value == Json(0));
+  }
   for (const char* name : {"best_of", "beam_width"})
     refuse(name, body.has(name) && *body.find(name) == Json(1));
 }

@@ -1,0 +1,65 @@
+#pragma once
+/// Chat templates as programs: the part of Jinja2 that `apply_chat_template` of Hugging Face
+/// transformers allows.
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/json.hpp"
+
+namespace nanovllm {
+
+namespace jinja {
+struct Tree;
+}  // namespace jinja
+
+/// A template that has been read. It renders what Jinja2 renders in transformers' environment, byte
+/// for byte: ImmutableSandboxedEnvironment with trim_blocks, lstrip_blocks, loop controls and
+/// `{% generation %}`. docs/chat_templates.md lists what it knows and what differs.
+///
+/// A template cannot do harm: it reads nothing but its variables and the clock, and it is bounded
+/// in steps, in depth and in the length of its texts. Copies share the program; const members may
+/// be called from several threads at once.
+class JinjaTemplate {
+ public:
+  /// Reads it. Throws ConfigError that names the line, the column, what was expected and what came.
+  explicit JinjaTemplate(std::string_view text);
+
+  /// The text for these variables, the members of an object. Throws RequestError, with line and
+  /// column, where Jinja2 raises, where the template calls `raise_exception`, and beyond the
+  /// bounds.
+  [[nodiscard]] std::string render(const Json& variables) const;
+
+ private:
+  std::shared_ptr<const jinja::Tree> tree_;
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <utility>
+#include <vector>
+
+#include "nanovllm/chat/jinja/interpreter.hpp"
+#include "nanovllm/chat/jinja/natives.hpp"
+#include "nanovllm/chat/jinja/parser.hpp"
+#include "nanovllm/chat/jinja/value.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE JinjaTemplate::JinjaTemplate(std::string_view text)
+    : tree_(std::make_shared<const jinja::Tree>(jinja::Parser::parse(text))) {}
+
+NANOVLLM_INLINE std::string JinjaTemplate::render(const Json& variables) const {
+  std::vector<std::pair<std::string, jinja::Value>> values;
+  for (const auto& [name, value] : variables.items())
+    values.emplace_back(name, jinja::Value::from_json(value));
+  return jinja::Interpreter(*tree_, values).render();
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

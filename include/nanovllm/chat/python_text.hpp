@@ -1,0 +1,151 @@
+#pragma once
+/// Text as Python sees it: characters, white space, case and `repr`.
+///
+/// Chat templates are written for Python, so a prompt equals the one the model was trained on only
+/// if these agree byte for byte. Source: CPython Objects/unicodeobject.c.
+
+#include <utf8proc.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/io/json_writer.hpp"
+
+namespace nanovllm::python {
+
+/// Where each character begins, and the end.
+inline std::vector<std::size_t> character_starts(std::string_view text) {
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < text.size(); i += utf8::decode(text, i).size) out.push_back(i);
+  out.push_back(text.size());
+  return out;
+}
+
+inline std::size_t num_characters(std::string_view text) {
+  return utf8::is_ascii(text) ? text.size() : character_starts(text).size() - 1;
+}
+
+/// `str.isspace` of a character.
+inline bool is_space(char32_t c) {
+  if (c < 0x80) return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20);
+  return c == 0x85 || c == 0x2028 || c == 0x2029 ||
+         utf8proc_category(static_cast<std::int32_t>(c)) == UTF8PROC_CATEGORY_ZS;
+}
+
+/// `str.strip`, at the sides that are named, of what `chars` has; by default of white space.
+inline std::string_view strip(std::string_view text, bool left, bool right,
+                              std::optional<std::string_view> chars = std::nullopt) {
+  const auto goes = [&](std::size_t at, std::size_t size) {
+    return chars ? chars->find(text.substr(at, size)) != chars->npos
+                 : is_space(utf8::decode(text, at).code_point);
+  };
+  while (left && !text.empty() && goes(0, utf8::decode(text, 0).size))
+    text.remove_prefix(utf8::decode(text, 0).size);
+  while (right && !text.empty()) {
+    const std::size_t last = utf8::previous(text, text.size());
+    if (!goes(last, text.size() - last)) break;
+    text.remove_suffix(text.size() - last);
+  }
+  return text;
+}
+
+enum class Case : std::uint8_t { lower, upper, title };
+
+/// The simple mapping of each character; ß becomes SS as in Python.
+inline void append_case(std::string& out, std::string_view text, Case to) {
+  for (std::size_t i = 0; i < text.size();) {
+    const utf8::Char c = utf8::decode(text, i);
+    const auto code = static_cast<std::int32_t>(c.code_point);
+    if (c.status != utf8::Status::kValid)
+      out += text.substr(i, c.size);
+    else if (code == 0xdf && to != Case::lower)
+      out += to == Case::upper ? "SS" : "Ss";
+    else
+      utf8::append(out, static_cast<char32_t>(to == Case::lower   ? utf8proc_tolower(code)
+                                              : to == Case::upper ? utf8proc_toupper(code)
+                                                                  : utf8proc_totitle(code)));
+    i += c.size;
+  }
+}
+
+inline std::string in_case(std::string_view text, Case to) {
+  std::string out;
+  append_case(out, text, to);
+  return out;
+}
+
+/// `str.capitalize`; a word of `str.title` as well.
+inline std::string capitalize(std::string_view text) {
+  std::string out;
+  const std::size_t first = text.empty() ? 0 : utf8::decode(text, 0).size;
+  append_case(out, text.substr(0, first), Case::title);
+  append_case(out, text.substr(first), Case::lower);
+  return out;
+}
+
+/// `markupsafe.escape`.
+inline std::string escape(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '\'': out += "&#39;"; break;
+      case '"': out += "&#34;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+/// `str.isprintable` of a character, in utf8proc's version of Unicode.
+inline bool is_printable(std::int32_t code_point) {
+  switch (utf8proc_category(code_point)) {
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP: return false;
+    case UTF8PROC_CATEGORY_ZS: return code_point == ' ';
+    default: return true;
+  }
+}
+
+/// `repr` of a string. Bytes that are not UTF-8 are copied as they are.
+inline void append_repr(std::string& out, std::string_view text) {
+  const bool has_single = text.find('\'') != text.npos;
+  const char quote = has_single && text.find('"') == text.npos ? '"' : '\'';
+  out += quote;
+  for (std::size_t i = 0; i < text.size();) {
+    const utf8::Char c = utf8::decode(text, i);
+    const std::string_view bytes = text.substr(i, c.size);
+    i += c.size;
+    const auto code = static_cast<std::uint32_t>(c.code_point);
+    if (code == static_cast<unsigned char>(quote) || code == '\\')
+      (out += '\\') += bytes;
+    else if (code == '\n')
+      out += "\\n";
+    else if (code == '\r')
+      out += "\\r";
+    else if (code == '\t')
+      out += "\\t";
+    else if (c.status != utf8::Status::kValid || is_printable(static_cast<std::int32_t>(code)))
+      out += bytes;
+    else {
+      const int width = code < 0x100 ? 2 : code < 0x10000 ? 4 : 8;
+      (out += '\\') += width == 2 ? 'x' : width == 4 ? 'u' : 'U';
+      nanovllm::detail::append_hex(out, code, width);
+    }
+  }
+  out += quote;
+}
+
+}  // namespace nanovllm::python
