@@ -1,6 +1,7 @@
 #pragma once
 /// The options that say what engine a program makes.
 
+#include <nanovllm/chat/chat_template.hpp>
 #include <nanovllm/engine/engine_config.hpp>
 #include <nanovllm/engine/request/progress.hpp>
 
@@ -28,6 +29,7 @@ struct EngineOptions {
   std::int64_t kv_blocks = 0, host_kv_blocks = 0;
   std::string disk_kv_path;
   double disk_kv_gib = 16;
+  std::string chat_template;
   int num_threads = 0;
 };
 
@@ -86,6 +88,8 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
   app.add_option("--disk-kv-gib", options.disk_kv_gib, "size of its files at the most, in GiB")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--chat-template", options.chat_template,
+                 "instead of the checkpoint's: a file of Jinja, or the text of one");
   app.add_option("--num-threads", options.num_threads, "CPU threads of the engine; 0 for all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -111,6 +115,8 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
   if (options.max_model_len != 0) config.max_model_len = options.max_model_len;
   if (options.kv_blocks != 0) config.kv_size = KvSize::blocks(options.kv_blocks);
   if (!options.disk_kv_path.empty()) config.disk_kv_path = options.disk_kv_path;
+  if (!options.chat_template.empty())
+    config.chat_template = ChatTemplate::from_argument(options.chat_template);
   config.disk_kv_bytes = static_cast<std::uint64_t>(options.disk_kv_gib * (1 << 30));
   return config;
 }

@@ -1,4 +1,5 @@
 // An OpenAI-compatible server for a checkpoint; docs/serving.md, `serve --help`.
+#include <nanovllm/chat/lazy_chat_template.hpp>
 #include <nanovllm/chat/tool_call_format.hpp>
 #include <nanovllm/serve/metrics.hpp>
 #include <nanovllm/serve/service.hpp>
@@ -89,6 +90,8 @@ void mend_engine(AnyEngine& engine, const std::stop_token& stop, Log& log) {
 void serve_until_signalled(AnyEngine& engine, const ServeOptions& options,
                            TerminationSignals& signals) {
   Log log;
+  if (const LazyChatTemplate& chats = engine.text().chat_template; !chats)
+    log.write("chats will be refused: " + escape_for_log(chats.why_none(), 1024));
   const auto counters = std::make_shared<serve::HttpCounters>();
   serve::ServiceConfig service_settings = service_config(options);
   service_settings.constraints =
