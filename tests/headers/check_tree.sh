@@ -242,8 +242,8 @@ awk -v graph="$graph" '
 
     allowed_in_module["chat/"] = "all"
     allowed_in_module["chat/jinja/"] = "chat/python_text.hpp"
-    allowed_in_module["chat/tool_calls/"] = "chat/chat_event.hpp chat/json_scanner.hpp " \
-        "chat/tag_matcher.hpp chat/tool_call_format.hpp"
+    allowed_in_module["chat/tool_calls/"] = \
+        "chat/chat_message.hpp chat/json_scanner.hpp chat/tag_matcher.hpp"
 
     allowed_in_module["kv/"] = "all"
     allowed_in_module["kv/prefix/"] = "kv/cached_block.hpp kv/eviction_order.hpp kv/block_list.hpp"
