@@ -259,6 +259,42 @@ TEST_CASE("calls that a form makes well-formed come as they are written", "[serv
   CHECK_FALSE(compiler->last.after_reasoning);
 }
 
+TEST_CASE("a forced call that is cut off leaves no scraps of it in the content", "[serve]") {
+  const std::string thought = "<think>\nCall it.\n</think>\n\n", answer = kCall1 + "\n" + kCall2;
+  const std::string named =
+      R"(, "tool_choice": {"type": "function", "function": {"name": "weather"}})";
+  ScriptedEngine engine;
+  OpenAiService service(engine, {.constraints = std::make_shared<AnyForm>()});
+  for (std::size_t i = 0; i <= answer.size(); i += 3) {
+    while ((answer[i] & 0xC0) == 0x80) ++i;  // not inside of a character
+    const std::string cut = answer.substr(0, i);
+    CAPTURE(cut);
+    engine.script = [&](std::size_t, std::int32_t) -> Script {
+      return {thought + cut, FinishReason::length};
+    };
+    for (const std::string& choice : {R"(, "tool_choice": "required")" + std::string(), named}) {
+      const Message message = whole(engine, service, chat_request(kTools + choice)).messages.at(0);
+      CHECK(message.content.empty());
+      CHECK(message.reasoning == "Call it.");
+      CHECK(message.finish_reason == "length");
+      CHECK(message.calls.size() >= (i >= kCall1.size() ? 1u : 0u));
+      const std::string fields = kTools + choice + R"(, "stream": true)";
+      CHECK(stream(engine, service, chat_request(fields), 2).messages.at(0) == message);
+    }
+    // Where the model was free, nothing is dropped.
+    const Message message = whole(engine, service, chat_request(kTools)).messages.at(0);
+    if (i < kCall1.size()) CHECK(message.content == cut);
+  }
+  // Without a parser of thoughts a thought is content.
+  OpenAiService plain(engine,
+                      {.constraints = std::make_shared<AnyForm>(), .parse_reasoning = false});
+  engine.script = [&](std::size_t, std::int32_t) { return Script{thought + kCall1}; };
+  const std::string fields = kTools + R"(, "tool_choice": "required")";
+  const Message message = whole(engine, plain, chat_request(fields)).messages.at(0);
+  CHECK(message.content.starts_with("<think>"));
+  CHECK(message.calls.size() == 1);
+}
+
 TEST_CASE("the tokens of thoughts are counted", "[serve]") {
   struct Case {
     std::string text, fields;

@@ -151,6 +151,9 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body
   if (const auto& chat_template = engine_.text().chat_template)
     request.constraint.after_reasoning =
         expects_thought(*chat_template, request.options) || continues_thought(engine_, request);
+  // Without a parser of thoughts, they are content.
+  reply.parser.only_calls = request.constraint.kind == OutputConstraint::Kind::tool_calls &&
+                            (config_.parse_reasoning || !request.constraint.after_reasoning);
   std::vector<std::vector<TokenId>> prompts(1);
   const auto num_kept =
       num_kept_tokens(engine_, request.truncation, request.max_tokens.value_or(1));
