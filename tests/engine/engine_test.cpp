@@ -78,7 +78,7 @@ TEST_CASE("streamed text adds up to the output's text, token by token", "[engine
 TEST_CASE("a bad request costs itself alone", "[engine]") {
   TestEngine engine(small_config(GENERATE(false, true)));
   std::vector<SamplingParams> params(5, kGreedy);
-  params[3].top_p = 0.f;
+  params[3].top_p = 1.5f;
   const auto outputs =
       engine.generate(std::vector<Prompt>{"Once", "", std::vector<TokenId>{1, 4096}, "The",
                                           std::vector<TokenId>(300, 5)},
@@ -105,6 +105,17 @@ TEST_CASE("a bad request costs itself alone", "[engine]") {
   CHECK_THROWS_AS(engine.generate(std::vector<Prompt>{"a", "b"}, std::vector<SamplingParams>(1)),
                   RequestError);
   CHECK(engine.generate("Once", kGreedy).text == outputs[0].text);
+}
+
+TEST_CASE("a top_p of 0 is greedy, whatever the temperature", "[engine]") {
+  TestEngine engine(small_config(GENERATE(false, true)));
+  const Output greedy = engine.generate("Once upon", {.temperature = 0.f, .max_tokens = 24});
+  for (const float temperature : {0.f, 1.f, 100.f}) {
+    const Output output = engine.generate(
+        "Once upon", {.temperature = temperature, .top_k = 5, .top_p = 0.f, .max_tokens = 24});
+    CHECK(output.error == "");
+    CHECK(output.token_ids == greedy.token_ids);
+  }
 }
 
 TEST_CASE("generation ends at stop strings, stop tokens and end tokens", "[engine]") {

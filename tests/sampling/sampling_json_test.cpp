@@ -94,7 +94,7 @@ TEST_CASE("a wrong value is refused by its name, with what was expected and what
       {R"({"temperature":1e39})", "temperature must be a number in [0, 1000000], got "},
       {R"({"top_k":"x"})", "top_k must be an integer in [-1, 2147483647], got \"x\""},
       {R"({"top_k":2147483648})", "top_k must be an integer in [-1, 2147483647], got 2147483648"},
-      {R"({"top_p":0})", "top_p must be a number in (0, 1], got 0"},
+      {R"({"top_p":-0.1})", "top_p must be a number in [0, 1], got -0.1"},
       {R"({"seed":18446744073709551616})", "seed must be an integer of 64 bits, got "},
       {R"({"seed":"1"})", "seed must be an integer of 64 bits, got \"1\""},
       {R"({"max_tokens":true})", "max_tokens must be an integer in [1, 2147483647], got true"},

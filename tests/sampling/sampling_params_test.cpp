@@ -131,7 +131,8 @@ TEST_CASE("messages name what was expected and what came") {
   CHECK_THAT(refusal({.temperature = -1}),
              Catch::Matchers::StartsWith("temperature must be in [0, 1000000], got -1"));
   CHECK(refusal({.top_k = -2}) == "top_k must be >= -1, got -2");
-  CHECK_THAT(refusal({.top_p = 0}), Catch::Matchers::StartsWith("top_p must be in (0, 1], got 0"));
+  CHECK_THAT(refusal({.top_p = -1}),
+             Catch::Matchers::StartsWith("top_p must be in [0, 1], got -1"));
   CHECK_THAT(refusal({.repetition_penalty = 0}),
              Catch::Matchers::StartsWith("repetition_penalty must be > 0, got 0"));
   CHECK(refusal({.logit_bias = {{5, 1}, {7, 2}, {5, 3}}}) ==

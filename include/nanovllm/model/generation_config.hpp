@@ -102,10 +102,9 @@ NANOVLLM_INLINE GenerationConfig read_generation_config(const JsonFields& fields
   const auto top_k = is_greedy && found != nullptr ? JsonFields::as_integer(*found)
                                                    : fields.integer("top_k", -1, kMost);
   if (top_k && *top_k >= -1 && *top_k <= kMost) out.top_k = static_cast<std::int32_t>(*top_k);
-  // A positive double may become the float 0, so the test is made on the float.
-  out.top_p = read("top_p", "a number in (0, 1]",
-                   [](double x) { return x <= 1 && static_cast<float>(x) > 0; });
-  out.min_p = read("min_p", "a number in [0, 1]", [](double x) { return x >= 0 && x <= 1; });
+  const InRange share = [](double x) { return x >= 0 && x <= 1; };
+  out.top_p = read("top_p", "a number in [0, 1]", share);
+  out.min_p = read("min_p", "a number in [0, 1]", share);
   if (const auto penalty = fields.number("repetition_penalty", "a number > 0", [](double x) {
         return std::isfinite(x) && static_cast<float>(x) > 0;
       }))

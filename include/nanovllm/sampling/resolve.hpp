@@ -29,11 +29,13 @@ namespace nanovllm {
   return params;
 }
 
-/// How a row of logits is drawn from by `params`; what is unset there is neutral.
+/// How a row of logits is drawn from by `params`; what is unset there is neutral. A top_p of 0 is
+/// greedy: it keeps the most likely token alone.
 [[nodiscard]] inline SamplingRow sampling_row(const SamplingParams& params) {
-  return {.temperature = params.temperature.value_or(1),
+  const bool keeps_one = params.top_p == 0.f;
+  return {.temperature = keeps_one ? 0 : params.temperature.value_or(1),
           .top_k = params.top_k.value_or(0),
-          .top_p = params.top_p.value_or(1),
+          .top_p = keeps_one ? 1 : params.top_p.value_or(1),
           .min_p = params.min_p.value_or(0),
           .seed = params.seed.value_or(0),
           .position = 0,

@@ -57,7 +57,8 @@ inline constexpr std::size_t kMaxStopStringBytes = 1024;
 struct SamplingParams {
   std::optional<float> temperature{};   ///< >= 0; 0 is greedy. Neutral: 1
   std::optional<std::int32_t> top_k{};  ///< keep the k most likely; 0 and -1 keep all. Neutral: 0
-  std::optional<float> top_p{};         ///< keep the least set of mass >= p, in (0, 1]. Neutral: 1
+  /// Keep the least set of mass >= p, in [0, 1]; 0 is greedy. Neutral: 1
+  std::optional<float> top_p{};
   std::optional<float> min_p{};  ///< keep what has min_p of the top's mass, [0, 1]. Neutral: 0
   /// > 0: positive logits of all tokens that prompt or output have are divided by it, others
   /// multiplied. Neutral: 1
@@ -125,7 +126,7 @@ inline constexpr double kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 inline constexpr SamplingField kSamplingFields[] = {
     {"temperature", &SamplingParams::temperature, {0, 1e6}},
     {"top_k", &SamplingParams::top_k, {-1, kMaxInt32}},
-    {"top_p", &SamplingParams::top_p, {0, 1, true}},
+    {"top_p", &SamplingParams::top_p, {0, 1}},
     {"min_p", &SamplingParams::min_p, {0, 1}},
     {"seed", &SamplingParams::seed},
     {"n", &SamplingParams::n, {1, kMaxSamples}},
