@@ -1,5 +1,6 @@
 # Real clients against the program of examples/server, which programs/server builds and tests first.
 #   programs/clients_openai, clients_langchain   OpenAI's package and LangChain
+#   programs/clients_cohere                      Cohere's package, for reranking
 # and with NANOVLLM_TEST_ALL:
 #   programs/clients_router                      two servers behind vllm-router, one of them killed
 #   programs/clients_soak                        ten seconds of soak.py, which knows more
@@ -28,6 +29,7 @@ endfunction()
 
 nanovllm_client_test(clients_openai "${NANOVLLM_CLIENT_PYTHON}" openai_client_test.py)
 nanovllm_client_test(clients_langchain "${NANOVLLM_CLIENT_PYTHON}" second_client_test.py)
+nanovllm_client_test(clients_cohere "${NANOVLLM_CLIENT_PYTHON}" cohere_client_test.py)
 if(NOT NANOVLLM_TEST_ALL)
   return()
 endif()

@@ -196,6 +196,9 @@ TEST_CASE("models, tokens, health and metrics", "[serve]") {
   CHECK(tokens["token_strs"].dump() == R"(["Once", " upon"])");
   CHECK(post("/detokenize", R"({"tokens": )" + tokens["tokens"].dump() + "}").dump() ==
         R"({"prompt": "Once upon"})");
+  CHECK(post("/v1/tokenize", R"({"prompt": "Once upon", "return_token_strs": true})") == tokens);
+  CHECK(post("/v1/detokenize", R"({"tokens": )" + tokens["tokens"].dump() + "}").dump() ==
+        R"({"prompt": "Once upon"})");
   CHECK(post("/tokenize", R"({"messages": [{"role": "user", "content": "Hi"}]})")["count"]
             .get<int>() > 5);
 }

@@ -143,7 +143,7 @@ struct OpenAiService::State {
   ExchangePtr version(const HttpRequest&, const std::string&);
   ExchangePtr metrics(const HttpRequest&, const std::string&);
 
-  static constexpr std::size_t kNumRoutes = 15;
+  static constexpr std::size_t kNumRoutes = 18;
   [[nodiscard]] static std::array<Route, kNumRoutes> routes();
   [[nodiscard]] ExchangePtr route(const HttpRequest& request, std::string& kind);
 
@@ -166,8 +166,11 @@ OpenAiService::State::routes() {
            {"/v1/score", "POST", "score", &State::score},
            {"/rerank", "POST", "rerank", &State::rerank},
            {"/v1/rerank", "POST", "rerank", &State::rerank},
+           {"/v2/rerank", "POST", "rerank", &State::rerank},
            {"/tokenize", "POST", "tokenize", &State::tokenize},
+           {"/v1/tokenize", "POST", "tokenize", &State::tokenize},
            {"/detokenize", "POST", "detokenize", &State::detokenize},
+           {"/v1/detokenize", "POST", "detokenize", &State::detokenize},
            {"/v1/models", "GET", "models", &State::list_models},
            {kModels, "GET", "models", &State::show_model},
            {"/health", "GET", "health", &State::health},

@@ -189,6 +189,12 @@ TEST_CASE("scores and rerankings are the engine's", "[serve][pooling]") {
   CHECK(best["results"].size() == 1);
   CHECK(best["results"][0].find("document") == nullptr);
   CHECK(served.ask("/rerank", rerank + R"(, "top_n": 0)")["results"].size() == 3);
+  // As Cohere's clients ask, without fields that other models need.
+  const Json second = served.ask("/v2/rerank", rerank + R"(, "max_tokens_per_doc": 4096)");
+  CHECK(second["results"] == reply["results"]);
+  const Json cut = served.ask("/v2/rerank", rerank + R"(, "max_tokens_per_doc": 2)");
+  CHECK(cut["usage"]["total_tokens"].get<std::size_t>() < num_tokens);
+  CHECK(cut["results"][0]["document"]["text"].string().size() > 10);  // as it was given
   const Json objects = served.ask(
       "/rerank", concat(R"("query": )", query, R"(, "documents": [{"text": "A cat."}])"));
   CHECK(objects["results"][0]["document"]["text"] == Json("A cat."));

@@ -29,6 +29,8 @@ struct ScoreOptions {
   /// Of a longer prompt the end of the document is cut off. Unset: it is refused if it does not fit
   /// into the model's context.
   std::optional<std::size_t> max_prompt_tokens{};
+  /// Of a document of more tokens the end is cut off. Unset: none is.
+  std::optional<std::size_t> max_tokens_per_doc{};
   std::int32_t priority = 0;  ///< as SamplingParams has it
 };
 
@@ -134,6 +136,14 @@ NANOVLLM_INLINE Reranker::Reranker(Tokenizer tokenizer, ScoreOptions options,
 NANOVLLM_INLINE std::vector<TokenId> Reranker::prompt(std::string_view query,
                                                       std::string_view document) const {
   std::vector<TokenId> out = before_;
+  std::string cut;  // the document, if it is too long
+  if (options_.max_tokens_per_doc) {
+    std::vector<TokenId> tokens = tokenizer_.encode(document);
+    if (tokens.size() > *options_.max_tokens_per_doc) {
+      tokens.resize(*options_.max_tokens_per_doc);
+      document = cut = tokenizer_.decode(tokens, false);
+    }
+  }
   // Encoded apart from what is around it: a special token follows, and a line ends ahead.
   const std::vector<TokenId> body = tokenizer_.encode(concat(
       "<Instruct>: ", options_.instruction, "\n<Query>: ", query, "\n<Document>: ", document));

@@ -79,6 +79,7 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> start_scoring(AnyEngine& engine, Gener
   ScoreOptions options = defaults;
   if (request.instruction) options.instruction = *request.instruction;
   options.priority = request.priority;
+  if (request.max_tokens_per_doc) options.max_tokens_per_doc = request.max_tokens_per_doc;
   if (request.truncation)
     options.max_prompt_tokens = num_kept_tokens(engine, request.truncation, 1);
   Reranker reranker(tokenizer_of(engine), options, engine.score_head());

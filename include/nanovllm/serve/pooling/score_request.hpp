@@ -1,5 +1,5 @@
 #pragma once
-/// The bodies of POST /score and POST /rerank, as vLLM and Jina have them. The rules for fields are
+/// The bodies of /score and /rerank, as vLLM, Jina and Cohere have them. The rules for fields are
 /// those of chat_request.hpp.
 
 #include <cstddef>
@@ -25,8 +25,9 @@ struct ScoreRequest {
   std::int32_t priority = 0;                     ///< as SamplingParams has it
 
   // Of a reranking, whose reply is sorted:
-  std::optional<std::size_t> top_n{};  ///< as many of the best; unset: all
-  bool return_documents = true;        ///< their texts, too
+  std::optional<std::size_t> top_n{};               ///< as many of the best; unset: all
+  bool return_documents = true;                     ///< their texts, too
+  std::optional<std::size_t> max_tokens_per_doc{};  ///< of a longer document the end is cut off
 
   /// `text_1` and `text_2`, or `queries` and `documents`: texts or lists of texts, one with many,
   /// or two lists of one length. Throws RequestError.
@@ -109,9 +110,12 @@ NANOVLLM_INLINE ScoreRequest ScoreRequest::parse_rerank(const Json& json) {
   request.documents_field = "documents";
   request.queries = {string_at(body.required("query"), "query")};
   request.documents = detail::read_texts(body, "documents", true);
-  const auto top_n = body.integer("top_n", 0, std::numeric_limits<std::int32_t>::max());
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto top_n = body.integer("top_n", 0, kMost);
   if (top_n.value_or(0) > 0) request.top_n = static_cast<std::size_t>(*top_n);  // vLLM's 0 is all
   request.return_documents = body.flag("return_documents", true);
+  const auto most = body.integer("max_tokens_per_doc", 0, kMost);
+  if (most.value_or(0) > 0) request.max_tokens_per_doc = static_cast<std::size_t>(*most);
   return request;
 }
 
