@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,7 +41,10 @@ struct GenerateOptions {
 inline void run(nvllm::AnyEngine& engine, const GenerateOptions& options, bool follows) {
   if (follows) return engine.run_worker();
   LineReader input(options.input);
-  std::ofstream output(options.output, std::ios::binary | std::ios::trunc);
+  std::ofstream file;
+  const bool is_file = options.output != "-";
+  if (is_file) file.open(options.output, std::ios::binary | std::ios::trunc);
+  std::ostream& output = is_file ? file : std::cout;
   nvllm::check<nvllm::LoadError>(output.good(), "cannot write '", options.output, "'");
   const int window =
       options.window != 0 ? options.window : std::max(256, 4 * options.engine.max_num_seqs);
@@ -88,7 +92,9 @@ inline const Device& choose(const std::vector<Device>& devices, const std::strin
 inline void add_options(CLI::App& app, GenerateOptions& options) {
   add_engine_options(app, options.engine);
   app.add_option("--input", options.input, "file of requests, '-' for standard input")->required();
-  app.add_option("--output", options.output, "file of results, overwritten")->required();
+  app.add_option("--output", options.output,
+                 "file of results, overwritten, '-' for standard output")
+      ->required();
   app.add_option("--window", options.window,
                  "lines read and not answered at the most; 0 for four times --max-num-seqs, at "
                  "least 256")

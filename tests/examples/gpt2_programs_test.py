@@ -75,6 +75,18 @@ class Generate(unittest.TestCase):
         self.assertIn("messages need a chat template", results[-2]["error"])
         self.assertEqual(len(results[-1]["token_ids"]), 3)
 
+    def test_results_go_to_standard_output(self):
+        lines = [{"id": i, "prompt": "Once", "sampling": {"max_tokens": 2}} for i in range(3)]
+        done = subprocess.run(
+            [GENERATE, "--model", MODEL, "--dtype", "float32", "--num-threads", "2",
+             "--input", "-", "--output", "-"],
+            input="".join(json.dumps(line) + "\n" for line in lines),
+            timeout=DEADLINE, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        results = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([result["id"] for result in results], [0, 1, 2])
+        self.assertFalse(os.path.exists("-"))
+
     def test_another_model_is_refused_with_what_there_is(self):
         with tempfile.TemporaryDirectory() as folder:
             done, _ = self.run_lines([], llama(folder))
