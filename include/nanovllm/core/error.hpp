@@ -160,6 +160,17 @@ template <class... Parts>
   }
 }
 
+/// Whether `error` is a RequestError: the request itself is at fault.
+[[nodiscard]] inline bool is_request_error(const std::exception_ptr& error) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RequestError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 /// Throws `E` with the concatenated parts unless `condition` holds. The message is only built on
 /// failure.
 template <class E = Error, class... Parts>

@@ -173,6 +173,7 @@ NANOVLLM_INLINE void Delivery::accept(RequestSequence& sequence, const StepResul
       reason = sequence.accept(token, std::move(logprobs));
     } catch (...) {
       reason = FinishReason::error;
+      sequence.request().output().is_refused = is_request_error(std::current_exception());
       errors_.emplace_back(&sequence, message_of(std::current_exception()));
     }
     if (reason != FinishReason::none || !sequence.has_listener()) continue;

@@ -72,6 +72,7 @@ class LiveRequests {
       for (const auto& sequence : request.sequences()) scheduler_.add(*sequence);
       return true;
     } catch (const std::exception& error) {
+      request.output().is_refused = is_request_error(std::current_exception());
       end(request, FinishReason::error, error.what());
       return false;
     }
@@ -163,6 +164,7 @@ class LiveRequests {
     try {
       choose_beams(request, now);
     } catch (...) {
+      request.output().is_refused = is_request_error(std::current_exception());
       end(request, FinishReason::error, message_of(std::current_exception()));
     }
   }

@@ -60,7 +60,9 @@ class StepsUnderWay {
   /// stay in the step.
   void end_faulty(const LaunchedStep& step) noexcept {
     for (const auto& [request, error] : step.faults) {
-      if (!request->has_ended()) requests_.end(*request, FinishReason::error, message_of(error));
+      if (request->has_ended()) continue;
+      request->output().is_refused = is_request_error(error);
+      requests_.end(*request, FinishReason::error, message_of(error));
     }
   }
 

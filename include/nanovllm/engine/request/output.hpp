@@ -65,6 +65,8 @@ struct Output : Completion {
   /// Why finish_reason is `error`, of the output and of all alternatives, also of those that had
   /// ended before. Otherwise empty; in a beam search a single alternative may be an `error`.
   std::string error;
+  /// That error is a RequestError: what the request asks for cannot be had. Else the engine failed.
+  bool is_refused = false;
 };
 
 /// What a callback receives: an event for every token, and one for the end. The texts of all events
