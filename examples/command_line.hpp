@@ -15,6 +15,15 @@
 
 namespace nanovllm::examples {
 
+/// A number above 0, which "nan" is not.
+inline const CLI::Validator kPositive(
+    [](const std::string& text) {
+      double value = 0;
+      const bool is_positive = CLI::detail::lexical_cast(text, value) && value > 0;
+      return is_positive ? std::string() : "must be a number above 0, got " + text;
+    },
+    "POSITIVE");
+
 /// What to say of arguments that no option takes: "unknown option --modle; did you mean --model?"
 /// Empty if there is no option among them.
 [[nodiscard]] inline std::string unknown_options(const CLI::App& app) {

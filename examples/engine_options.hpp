@@ -6,11 +6,13 @@
 #include <nanovllm/engine/request/progress.hpp>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "command_line.hpp"
 #include "number_formats.hpp"
 
 namespace nanovllm::examples {
@@ -86,7 +88,7 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
   app.add_option("--disk-kv-path", options.disk_kv_path,
                  "directory for such prefixes, below host memory, for later runs, too");
   app.add_option("--disk-kv-gib", options.disk_kv_gib, "size of its files at the most, in GiB")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->capture_default_str();
   app.add_option("--chat-template", options.chat_template,
                  "instead of the checkpoint's: a file of Jinja, or the text of one");
@@ -117,7 +119,9 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
   if (!options.disk_kv_path.empty()) config.disk_kv_path = options.disk_kv_path;
   if (!options.chat_template.empty())
     config.chat_template = ChatTemplate::from_argument(options.chat_template);
-  config.disk_kv_bytes = static_cast<std::uint64_t>(options.disk_kv_gib * (1 << 30));
+  constexpr double kMostGib = 1e9;  // what an integer of bytes holds
+  config.disk_kv_bytes =
+      static_cast<std::uint64_t>(std::min(options.disk_kv_gib, kMostGib) * (1 << 30));
   return config;
 }
 

@@ -10,6 +10,7 @@
 #include <nanovllm/serve/exchange.hpp>
 #include <nanovllm/serve/http.hpp>
 #include <nanovllm/serve/metrics.hpp>
+#include <nanovllm/serve/whole_exchange.hpp>
 
 #include <algorithm>
 #include <array>
@@ -41,6 +42,7 @@
 #include "http_text.hpp"
 #include "io_thread.hpp"
 #include "log.hpp"
+#include "seconds.hpp"
 
 namespace nanovllm::examples {
 
@@ -70,7 +72,10 @@ class Connection final : public AnyConnection,
         is_refused_(is_refused) {
     error_code ignored;
     const auto peer = socket().remote_endpoint(ignored);
-    if (!ignored) peer_ = peer.address().to_string() + ":" + std::to_string(peer.port());
+    if (!ignored) {
+      address_ = peer.address().to_string();
+      peer_ = address_ + ":" + std::to_string(peer.port());
+    }
     server_.counters->num_open_connections.fetch_add(1);
     server_.counters->num_connections.fetch_add(1);
     if (is_refused_) server_.counters->num_refused_connections.fetch_add(1);
@@ -117,6 +122,8 @@ class Connection final : public AnyConnection,
   static constexpr std::size_t kMaxAhead = 64 * 1024;  ///< read of what is not looked at yet
   static constexpr std::size_t kMaxKept = 256 * 1024;  ///< of memory for what is sent, once it is
   static constexpr std::string_view kDisconnected = "disconnected";  ///< an outcome
+  static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+  static constexpr HttpTimeouts::Seconds kFirstProbe{0.2};  ///< behind the end of the input
   static constexpr int kGone = -1;  ///< in place of a status: the client has gone
 
   /// What a line of the log says.
@@ -155,7 +162,7 @@ class Connection final : public AnyConnection,
   [[nodiscard]] const HttpServerConfig& config() const { return server_.config; }
 
   [[nodiscard]] static Deadline after(HttpTimeouts::Seconds time) {
-    return Clock::now() + std::chrono::duration_cast<Clock::duration>(time);
+    return examples::after<Clock>(time);
   }
 
   // ---- Waiting, reading, writing ----
@@ -175,17 +182,30 @@ class Connection final : public AnyConnection,
 
   /// Reads whenever there is room in the inbox.
   void start_read() {
-    if (is_reading_ || is_gone_ || inbox_.size() >= kMaxAhead) return;
+    if (is_reading_ || is_gone_ || has_input_ended_ || inbox_.size() >= kMaxAhead) return;
     is_reading_ = true;
     stream_.async_read_some(net::buffer(chunk_),
                             [self = this->shared_from_this()](error_code error, std::size_t n) {
                               self->is_reading_ = false;
                               if (!self->is_discarding_)
                                 self->inbox_.append(self->chunk_.data(), n);
-                              if (error) self->is_gone_ = true;
+                              if (error == net::error::eof)
+                                self->on_end_of_input();
+                              else if (error)
+                                self->is_gone_ = true;
                               self->start_read();
                               self->event_.cancel();
                             });
+  }
+
+  /// The client sends no more. It may still read, or have left: then a reset answers what is sent.
+  void on_end_of_input() {
+    has_input_ended_ = true;
+    socket().async_wait(Socket::wait_error, [self = this->shared_from_this()](error_code error) {
+      if (error == net::error::operation_aborted) return;
+      self->is_gone_ = true;
+      self->event_.cancel();
+    });
   }
 
   void consume(std::size_t n) {
@@ -228,7 +248,7 @@ class Connection final : public AnyConnection,
     error_code ignored;
     socket().shutdown(Socket::shutdown_send, ignored);
     co_await wait(after(HttpTimeouts::Seconds(5)),
-                  [this] { return is_gone_.load() || server_.is_draining; });
+                  [this] { return is_gone_.load() || has_input_ended_ || server_.is_draining; });
   }
 
   // ---- A connection ----
@@ -279,7 +299,8 @@ class Connection final : public AnyConnection,
   /// Serves the next request. Returns whether there may be another one behind it.
   Awaitable<bool> serve_request() {
     co_await wait(after(config().timeouts.idle), [this] {
-      return !inbox_.empty() || is_gone_ || (server_.is_draining && has_served_);
+      return !inbox_.empty() || is_gone_ || has_input_ended_ ||
+             (server_.is_draining && has_served_);
     });
     if (inbox_.empty()) co_return false;
     has_served_ = true;
@@ -332,7 +353,8 @@ class Connection final : public AnyConnection,
         if (inbox_.size() > config().max_header_bytes) co_return 431;
       }
       const std::size_t had = inbox_.size();
-      if (!co_await wait(deadline, [&] { return inbox_.size() > had || is_gone_; })) co_return 408;
+      const auto has_more = [&] { return inbox_.size() > had || is_gone_ || has_input_ended_; };
+      if (!co_await wait(deadline, has_more)) co_return 408;
       if (inbox_.size() == had) co_return kGone;
     }
     co_return 0;
@@ -349,7 +371,7 @@ class Connection final : public AnyConnection,
     const std::string_view expects = parser.get()[http::field::expect];
     if (!expects.empty() && !parser.is_done() && parser.get().version() >= 11) {
       if (!boost::beast::iequals(expects, "100-continue")) co_return 417;
-      outbox_ = "HTTP/1.1 100 Continue\r\n\r\n";
+      outbox_ = kContinue;
       if (!co_await flush()) co_return kGone;
     }
     // A chunk takes its data, and 16 bytes at most for its size and line ends. What is beyond that,
@@ -545,7 +567,10 @@ class Connection final : public AnyConnection,
     serve::HttpRequest request{.method = is_head ? "GET" : std::string(message.method_string()),
                                .target = std::string(message.target()),
                                .body = std::move(message.body())};
-    co_await handle(std::move(request), is_get);
+    // Nobody's requests wait behind those of others: by key, or else by address.
+    std::string client =
+        config().api_keys.empty() ? address_ : std::string(message[http::field::authorization]);
+    co_await handle(std::move(request), std::move(client));
     body_share.release();
     if (!exchange_) {
       if (is_gone_) co_return finish(record, false);
@@ -554,6 +579,25 @@ class Connection final : public AnyConnection,
     }
     const bool is_sent = co_await send_exchange(is_head, record);
     co_return finish(record, is_sent);
+  }
+
+  /// Does `work` on this thread, of a pool, and tells the io thread. The pool keeps no share in the
+  /// connection, which is its io thread's to destroy.
+  template <class Work>
+  static void do_work(std::shared_ptr<Connection> self, Work& work) {
+    bool has_worked = false;
+    try {
+      work();
+      has_worked = true;
+    } catch (const std::exception& error) {
+      self->server_.log.write("request failed: " + escape_for_log(error.what()));
+    }
+    const Executor executor = self->event_.get_executor();
+    net::post(executor, [self = std::move(self), has_worked]() mutable {
+      self->has_worked_ = has_worked;
+      self->is_working_ = false;
+      self->event_.cancel();
+    });
   }
 
   /// Runs `work` on a thread of `pool`, and waits for it; meanwhile nothing here may touch what it
@@ -565,55 +609,115 @@ class Connection final : public AnyConnection,
     is_working_ = true;
     has_worked_ = false;
     net::post(pool, [self = this->shared_from_this(), work = std::move(work)]() mutable {
-      bool has_worked = false;
-      try {
-        work();
-        has_worked = true;
-      } catch (const std::exception& error) {
-        self->server_.log.write("request failed: " + escape_for_log(error.what()));
-      }
-      // The pool keeps no share in the connection, which is its io thread's to destroy.
-      const Executor executor = self->event_.get_executor();
-      net::post(executor, [self = std::move(self), has_worked]() mutable {
-        self->has_worked_ = has_worked;
-        self->is_working_ = false;
-        self->event_.cancel();
-      });
+      do_work(std::move(self), work);
     });
     co_await wait(Deadline::max(), [this] { return !is_working_; });
     co_return has_worked_;
   }
 
-  /// Lets the handler make the exchange: here, or on a thread of the pool. A client that leaves
-  /// before its turn has come has none.
-  Awaitable<void> handle(serve::HttpRequest request, bool is_here) {
+  /// Lets the handler make the exchange. A client that leaves before its turn has come has none.
+  Awaitable<void> handle(serve::HttpRequest request, const std::string client) {
     head_ = nullptr;
-    if (is_here) {
-      exchange_ = server_.handler(request);
-      if (exchange_) head_ = exchange_->head();
+    const serve::Arrival arrival = server_.handler.arrive(request);
+    exchange_ = arrival.exchange;
+    if (exchange_) {
+      head_ = exchange_->head();
       co_return;
     }
-    auto work = [this, request = std::move(request)] {
+    auto work = [this, &request] {
       if (is_gone_) return;
-      exchange_ = server_.handler(request);
+      exchange_ = server_.handler.try_handle(request);
       if (exchange_) head_ = exchange_->head();
     };
-    co_await run_in(server_.handlers, std::move(work));
+    if (!co_await run_in(server_.handlers, work)) co_return;
+    if (!exchange_ && !is_gone_) co_await handle_long(request, client);
   }
 
-  /// Waits for something new of the exchange. Returns false when the client has left.
+  /// The same for what takes long.
+  Awaitable<void> handle_long(const serve::HttpRequest& request, const std::string& client) {
+    is_working_ = true;
+    const auto work = [self = this->shared_from_this(),
+                       &request](const std::stop_token& stop) mutable {
+      auto handling = [connection = self.get(), &request, &stop] {
+        connection->exchange_ = connection->server_.handler.handle(request, stop);
+        if (connection->exchange_) connection->head_ = connection->exchange_->head();
+      };
+      do_work(std::move(self), handling);
+    };
+    const FairPool::JobPtr job = server_.long_handlers.post(client, work);
+    if (!job) {
+      is_working_ = false;
+      refuse_long();
+      co_return;
+    }
+    co_await wait_with_client([this] { return !is_working_; });
+    if (!is_working_ || server_.long_handlers.cancel(job)) co_return;
+    co_await wait(Deadline::max(), [this] { return !is_working_; });
+  }
+
+  void refuse_long() {
+    serve::HttpHead head{.status = 429};
+    head.headers.emplace_back("Retry-After", "1");
+    server_.counters->refused.add(head.status);
+    exchange_ = std::make_shared<serve::WholeExchange>(
+        "refused", std::move(head),
+        error_body(
+            std::to_string(config().max_long_requests) +
+                " requests of this client with long texts, or forms of answers that are new, "
+                "wait already; try again later",
+            "rate_limit_error", ""));
+    head_ = exchange_->head();
+  }
+
+  /// Waits until `ready()`, as `wait` does, or the client has left. One that has ended its input
+  /// may have done so, and answers with a reset then to what it is sent. So before the reply it is
+  /// sent "100 Continue", which clients pass over, less and less often.
+  template <class Ready>
+  Awaitable<void> wait_with_client(Ready ready) {
+    for (auto pause = kFirstProbe; !ready() && !is_gone_;) {
+      const bool had_ended = has_input_ended_;
+      const bool probes = had_ended && head_ == nullptr && !is_http10_;
+      const bool in_time = co_await wait(probes ? after(pause) : Deadline::max(), [&, this] {
+        return ready() || is_gone_ || has_input_ended_ != had_ended;
+      });
+      if (in_time) continue;
+      outbox_ = kContinue;
+      if (!co_await flush()) co_return;
+      pause *= 2;
+    }
+  }
+
+  /// Waits for something new of the exchange. Returns false when the client has left, or, before
+  /// the reply has begun, when the time to drain is over.
   Awaitable<bool> wait_for_exchange() {
     has_update_ = false;
     exchange_->notify(
         [update = thread_.update, self = this->weak_from_this()] { update->push(self); });
-    co_await wait(Deadline::max(), [this] { return has_update_ || is_gone_; });
-    co_return !is_gone_;
+    co_await wait_with_client(
+        [this] { return has_update_ || (head_ == nullptr && server_.is_over); });
+    co_return has_update_ && !is_gone_;
+  }
+
+  /// The time to drain is over, and the reply has not begun.
+  Awaitable<bool> send_too_late(bool is_head, Record& record) {
+    exchange_->cancel();
+    keeps_alive_ = false;
+    const serve::HttpHead head{.status = record.status = 503};
+    const std::string body =
+        error_body("the server is shutting down, and its time for requests under way is over",
+                   "server_error", "");
+    outbox_ = head_text(head, BodyEnd::length, body.size(), keeps_alive_, cors_headers());
+    if (!is_head) outbox_ += body;
+    co_return co_await flush();
   }
 
   /// Sends what the exchange has, as it comes. Returns whether the client got all of it.
   Awaitable<bool> send_exchange(bool is_head, Record& record) {
     while (head_ == nullptr) {
-      if (!co_await wait_for_exchange()) co_return false;
+      if (!co_await wait_for_exchange()) {
+        if (is_gone_) co_return false;
+        co_return co_await send_too_late(is_head, record);
+      }
       // A whole reply may be large: it is made where it holds up no other connection.
       if (!co_await run_in(server_.writers, [this] { head_ = exchange_->head(); })) co_return false;
     }
@@ -700,12 +804,13 @@ class Connection final : public AnyConnection,
   Timer event_;
   ServerState& server_;
   IoThread& thread_;
-  std::string peer_ = "-";
+  std::string peer_ = "-", address_;  ///< the former with its port
   const bool is_refused_;
 
   std::array<char, 8 * 1024> chunk_{};  ///< what the read under way fills
   std::string inbox_, outbox_;
-  std::atomic<bool> is_gone_ = false;  ///< nothing more will come; the pool's threads look at it
+  std::atomic<bool> is_gone_ = false;  ///< nobody reads any more; the pool's threads look at it
+  bool has_input_ended_ = false;       ///< nothing more will come
   bool is_reading_ = false, is_discarding_ = false;
   bool is_writing_ = false, has_write_failed_ = false;
   std::size_t num_written_ = 0;

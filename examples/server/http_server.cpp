@@ -37,7 +37,7 @@ int raise_file_limit() {
 }  // namespace
 
 struct HttpServer::State {
-  State(HttpServerConfig config, Handler handler, std::shared_ptr<serve::HttpCounters> counters,
+  State(HttpServerConfig config, HttpHandler handler, std::shared_ptr<serve::HttpCounters> counters,
         Log& log)
       : shared(std::move(config), std::move(handler), std::move(counters), log) {}
 
@@ -179,7 +179,7 @@ void HttpServer::State::take(Socket socket, IoThread& thread) {
   std::make_shared<Connection<Socket>>(std::move(socket), shared, thread, is_refused)->start();
 }
 
-HttpServer::HttpServer(HttpServerConfig config, Handler handler,
+HttpServer::HttpServer(HttpServerConfig config, HttpHandler handler,
                        std::shared_ptr<serve::HttpCounters> counters, Log& log)
     : state_(std::make_unique<State>(std::move(config), std::move(handler), std::move(counters),
                                      log)) {
@@ -204,6 +204,7 @@ HttpServer::~HttpServer() {
   state_->for_each_connection([](AnyConnection& connection) { connection.close(); });
   wait_for_threads();  // and behind this none gives the pool anything, which would not do it
   state_->shared.handlers.join();
+  state_->shared.long_handlers.join();
   state_->shared.writers.join();
   for (IoThread& thread : state_->threads) {
     thread.work.reset();
@@ -215,14 +216,25 @@ HttpServer::~HttpServer() {
 const std::string& HttpServer::url() const { return state_->url; }
 
 bool HttpServer::drain(std::chrono::duration<double> limit) {
+  constexpr std::chrono::seconds kForRefusals(1);
+  const auto wake_all = [this] {
+    state_->for_each_connection([](AnyConnection& connection) { connection.wake(); });
+  };
+  const auto wait_until = [this](Clock::time_point deadline) {
+    while (state_->shared.num_requests != 0) {
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
+  };
   state_->shared.is_draining = true;
-  state_->for_each_connection([](AnyConnection& connection) { connection.wake(); });
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
-  while (state_->shared.num_requests != 0) {
-    if (Clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
+  state_->shared.long_handlers.cancel_all();
+  wake_all();
+  if (wait_until(after<Clock>(limit))) return true;
+  state_->shared.is_over = true;
+  wake_all();
+  static_cast<void>(wait_until(after<Clock>(kForRefusals)));
+  return false;
 }
 
 }  // namespace nanovllm::examples

@@ -4,18 +4,16 @@
 
 #include <nanovllm/serve/exchange.hpp>
 #include <nanovllm/serve/http.hpp>
+#include <nanovllm/serve/service_load.hpp>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
-
-namespace nanovllm::serve {
-struct HttpCounters;
-}
 
 namespace nanovllm::examples {
 
@@ -41,7 +39,9 @@ struct HttpServerConfig {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;  ///< 0: any that is free
   int io_threads = 2;       ///< for sockets and the JSON of streams, and as many for whole replies
-  int handler_threads = 2;  ///< for the handler
+  int handler_threads = 2;  ///< for what is handled in milliseconds
+  int long_handler_threads = 2;         ///< and for what takes longer
+  std::size_t max_long_requests = 128;  ///< that wait for the latter, of one client or key
   int max_connections = 4096;
   std::size_t max_header_bytes = 16 * 1024;
   std::size_t max_body_bytes = 8 * 1024 * 1024;
@@ -58,18 +58,28 @@ struct HttpServerConfig {
   HomePage page{};
 };
 
+/// What answers requests, in three steps for three kinds of threads. Any thread may call each.
+struct HttpHandler {
+  /// A request has come: its answer if there is nothing to prepare. Takes microseconds.
+  std::function<serve::Arrival(const serve::HttpRequest&)> arrive{};
+  /// The answer if it takes milliseconds, else null.
+  std::function<std::shared_ptr<serve::Exchange>(const serve::HttpRequest&)> try_handle{};
+  /// The answer, however long it takes, or that there is none because it was told to stop.
+  std::function<std::shared_ptr<serve::Exchange>(const serve::HttpRequest&, const std::stop_token&)>
+      handle{};
+};
+
 /// Serves from construction to destruction, on its own threads.
 ///
-/// A connection lives on one of the io threads, which never wait for anything but sockets. The
-/// handler runs on threads of a pool, except for GET and HEAD, which it must answer at once:
-/// whether a server is well must not wait behind what others ask of it.
+/// A connection lives on one of the io threads, which never wait for anything but sockets. What
+/// takes milliseconds is handled on threads of a pool, first come first served. What takes longer
+/// (long texts, constraints to be compiled) is handled on threads of its own, which serve clients
+/// in turn: nobody waits behind it but those who ask for it, and those by turns.
 class HttpServer {
  public:
-  using Handler = std::function<std::shared_ptr<serve::Exchange>(const serve::HttpRequest&)>;
-
   /// Listens. Throws ConfigError when it cannot. `log` must outlive it.
   /// @param counters  what it counts in.
-  HttpServer(HttpServerConfig config, Handler handler,
+  HttpServer(HttpServerConfig config, HttpHandler handler,
              std::shared_ptr<serve::HttpCounters> counters, Log& log);
 
   /// Closes what is open and cancels the exchanges under way.
@@ -83,7 +93,9 @@ class HttpServer {
 
   /// Closes connections once they have no request, and returns when no request is under way; at
   /// the latest after `limit`. Returns whether all were answered. New ones are taken meanwhile, so
-  /// that the handler can refuse them in words and a probe can see the state.
+  /// that the handler can refuse them in words and a probe can see the state. What takes long and
+  /// is not handled yet is told to stop at once; behind `limit`, replies that have not begun are
+  /// replaced by status 503, for which there is a second.
   bool drain(std::chrono::duration<double> limit);
 
  private:

@@ -19,6 +19,7 @@
 
 #include "access.hpp"
 #include "body_memory.hpp"
+#include "fair_pool.hpp"
 #include "http_server.hpp"
 #include "log.hpp"
 
@@ -30,25 +31,29 @@ using Executor = net::io_context::executor_type;
 
 /// What all connections of a server share.
 struct ServerState {
-  ServerState(HttpServerConfig given, HttpServer::Handler answers,
+  ServerState(HttpServerConfig given, HttpHandler answers,
               std::shared_ptr<serve::HttpCounters> counts, Log& lines)
       : config(std::move(given)),
         handler(std::move(answers)),
         counters(std::move(counts)),
         log(lines),
         handlers(static_cast<std::size_t>(std::max(1, config.handler_threads))),
+        long_handlers(static_cast<std::size_t>(config.long_handler_threads),
+                      config.max_long_requests),
         writers(static_cast<std::size_t>(std::max(1, config.io_threads))),
         body_memory(config.max_body_memory) {}
 
   const HttpServerConfig config;
   AccessRules access;  ///< set before the first connection
-  const HttpServer::Handler handler;
+  const HttpHandler handler;
   const std::shared_ptr<serve::HttpCounters> counters;
   Log& log;
   net::thread_pool handlers;
+  FairPool long_handlers;
   net::thread_pool writers;  ///< of whole replies, which must not wait behind grammars
   BodyMemory body_memory;
   std::atomic<bool> is_draining = false;
+  std::atomic<bool> is_over = false;  ///< the time to drain is: replies that have not begun are 503
   std::atomic<int> num_requests = 0;  ///< of which a byte has come, and not the whole reply gone
 };
 

@@ -2,7 +2,13 @@
 /// Lines on standard error, written by a separate thread: a reader that has stopped reading
 /// holds nothing up.
 
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -10,6 +16,7 @@
 #include <cstdio>
 #include <ctime>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -35,21 +42,26 @@ namespace nanovllm::examples {
 }
 
 /// Any thread may write. Lines that come while `kMostBytes` wait to be written are dropped, and
-/// counted in a separate line.
+/// counted in a separate line. Nothing is written while standard error takes nothing, so nobody
+/// waits for a reader that has stopped.
 class Log {
  public:
   static constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+  /// For which the last lines may wait for a reader.
+  static constexpr std::chrono::milliseconds kPatience{500};
 
-  Log() : writer_([this] { write_all(); }) {}
+  /// @param num_dropped  counts the lines that were dropped; must outlive this.
+  explicit Log(std::atomic<std::int64_t>& num_dropped)
+      : num_dropped_(num_dropped), writer_([this] { write_all(); }) {}
 
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
 
-  /// Writes what waits, and ends.
+  /// Writes what waits, if anybody reads it, and ends.
   ~Log() {
     {
       const std::lock_guard lock(mutex_);
-      is_closed_ = true;
+      end_ = std::chrono::steady_clock::now() + kPatience;
     }
     update_.notify_one();
     writer_.join();
@@ -61,6 +73,7 @@ class Log {
     {
       const std::lock_guard lock(mutex_);
       if (waiting_.size() > kMostBytes) {
+        ++num_untold_;
         ++num_dropped_;
         return;
       }
@@ -87,22 +100,50 @@ class Log {
   void write_all() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      update_.wait(lock, [this] { return is_closed_ || !waiting_.empty(); });
+      update_.wait(lock, [this] { return end_ || !waiting_.empty(); });
       if (waiting_.empty()) return;
       std::string text = std::exchange(waiting_, {});
-      const std::int64_t num_dropped = std::exchange(num_dropped_, 0);
+      const std::int64_t num_dropped = std::exchange(num_untold_, 0);
       lock.unlock();
       if (num_dropped != 0) text += timestamp() + " dropped=" + std::to_string(num_dropped) + "\n";
-      std::fwrite(text.data(), 1, text.size(), stderr);
+      const std::size_t num_written = write_to_stderr(text);
+      num_dropped_ +=
+          std::count(text.begin() + static_cast<std::ptrdiff_t>(num_written), text.end(), '\n');
       lock.lock();
     }
   }
 
+  /// Returns how many bytes were written: all, unless this ends or nothing can be written.
+  [[nodiscard]] std::size_t write_to_stderr(std::string_view text) {
+    constexpr std::size_t kPiece = 4096;  // what a pipe takes at once if it takes anything
+    std::size_t num_written = 0;
+    while (num_written < text.size()) {
+      pollfd state{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+      const int num_ready = poll(&state, 1, 50);
+      if (num_ready <= 0) {
+        if (is_over()) break;
+        continue;
+      }
+      const std::string_view piece = text.substr(num_written, kPiece);
+      const ssize_t count = ::write(STDERR_FILENO, piece.data(), piece.size());
+      if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      if (count < 0) break;  // closed
+      num_written += static_cast<std::size_t>(count);
+    }
+    return num_written;
+  }
+
+  [[nodiscard]] bool is_over() {
+    const std::lock_guard lock(mutex_);
+    return end_ && std::chrono::steady_clock::now() >= *end_;
+  }
+
+  std::atomic<std::int64_t>& num_dropped_;
   std::mutex mutex_;
   std::condition_variable update_;
   std::string waiting_;
-  std::int64_t num_dropped_ = 0;
-  bool is_closed_ = false;
+  std::int64_t num_untold_ = 0;                               ///< of lines dropped
+  std::optional<std::chrono::steady_clock::time_point> end_;  ///< set when it ends
   std::thread writer_;
 };
 

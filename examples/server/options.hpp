@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "../command_line.hpp"
 #include "../engine_options.hpp"
 #include "http_server.hpp"
 
@@ -14,6 +15,7 @@ namespace nanovllm::examples {
 struct ServeOptions {
   EngineOptions engine;
   double step_timeout = 300;
+  bool is_verbose = false;
 
   // The protocol.
   std::vector<std::string> model_names;
@@ -57,10 +59,10 @@ inline void add_http_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--host", http.host, "address to listen on")->capture_default_str();
   app.add_option("--port", http.port, "port to listen on; 0 for any that is free")
       ->capture_default_str();
-  app.add_option("--api-key", http.api_keys,
-                 "a key that requests must have, several times for several keys; the environment "
-                 "keeps it from lists of processes")
-      ->envname("NANOVLLM_API_KEY");
+  app.add_option(
+      "--api-key", http.api_keys,
+      "a key that requests must have, several times for several keys; one more may be in "
+      "the environment as NANOVLLM_API_KEY, which keeps it from lists of processes");
   app.add_option("--cors-origin", http.cors_origins,
                  "origin of web pages that may ask, e.g. https://example.com, several times for "
                  "several; * for all");
@@ -74,8 +76,19 @@ inline void add_http_options(CLI::App& app, ServeOptions& options) {
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   app.add_option("--handler-threads", http.handler_threads,
-                 "threads that read requests, make tokens of them and compile grammars")
+                 "threads that read requests and make tokens of them")
       ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option(
+         "--long-handler-threads", http.long_handler_threads,
+         "threads, of a low priority, for what takes long: bodies above 16 KiB, and forms of "
+         "answers that have to be compiled; clients take turns")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--max-long-requests", http.max_long_requests,
+                 "requests that may wait for those threads, of a key, or else of an address; more "
+                 "are refused with 429")
+      ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-connections", http.max_connections, "connections at the most")
       ->check(CLI::PositiveNumber)
@@ -88,7 +101,7 @@ inline void add_http_options(CLI::App& app, ServeOptions& options) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   const auto add_timeout = [&](const char* name, double& value, const char* meaning) {
-    app.add_option(name, value, meaning)->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option(name, value, meaning)->check(kPositive)->capture_default_str();
   };
   add_timeout("--handshake-timeout", options.handshake_timeout, "seconds for that of TLS");
   add_timeout("--idle-timeout", options.idle_timeout, "seconds without a request");
@@ -107,6 +120,7 @@ inline void add_http_options(CLI::App& app, ServeOptions& options) {
 
 inline void add_options(CLI::App& app, ServeOptions& options) {
   add_engine_options(app, options.engine);
+  app.add_flag("-v,--verbose", options.is_verbose, "say at the start what the engine is made of");
   app.add_option("--step-timeout", options.step_timeout,
                  "seconds after which a step is given up, and /health says so; 0 for never")
       ->check(CLI::NonNegativeNumber)

@@ -3,6 +3,7 @@
 #   programs/clients_cohere                      Cohere's package, for reranking
 # and with NANOVLLM_TEST_ALL:
 #   programs/clients_router                      two servers behind vllm-router, one of them killed
+#   programs/clients_openapi                     Schemathesis, by what /openapi.json says
 #   programs/clients_soak                        ten seconds of soak.py, which knows more
 #   programs/deploy_files                        what linters say of docs/deploy/
 # NANOVLLM_CLIENT_PYTHON is a Python with serve/clients/requirements.txt; tests/run.sh makes one.
@@ -34,6 +35,7 @@ if(NOT NANOVLLM_TEST_ALL)
   return()
 endif()
 nanovllm_client_test(clients_router "${NANOVLLM_CLIENT_PYTHON}" router_test.py)
+nanovllm_client_test(clients_openapi "${NANOVLLM_CLIENT_PYTHON}" openapi_test.py)
 find_program(NANOVLLM_PYTHON python3)
 mark_as_advanced(NANOVLLM_PYTHON)
 nanovllm_client_test(clients_soak "${NANOVLLM_PYTHON}" soak.py --seconds 10)

@@ -232,7 +232,7 @@ awk -v graph="$graph" '
     allowed_in_module["grammar/json/"] = "grammar/bytes/ grammar/regex/ grammar/ebnf/"
     allowed_in_module["grammar/source/"] = "grammar/bytes/ grammar/regex/"
 
-    serve_tops = "serve/exchange.hpp serve/service_config.hpp serve/service_load.hpp " \
+    serve_tops = "serve/effort.hpp serve/exchange.hpp serve/service_config.hpp serve/service_load.hpp " \
         "serve/engine_exchange.hpp serve/admission.hpp"
     allowed_in_module["serve/"] = "all"
     allowed_in_module["serve/constraint/"] = ""

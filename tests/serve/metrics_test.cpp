@@ -220,10 +220,13 @@ TEST_CASE("metrics are Prometheus text, with vLLM's names", "[metrics]") {
   counters.finish(FinishReason::stop);
   counters.finish(FinishReason::stop);
   counters.finish(FinishReason::abort);
+  counters.num_preparing = 6;
+  counters.num_prompt_tokens = 77;
   counters.refused.add(429);
   counters.refused.add(418);
   HttpCounters http;
   http.num_open_connections = 7;
+  http.num_dropped_log_lines = 4;
   http.replies.add(200);
   http.refused.add(413);
   http.refused.add(429);
@@ -235,7 +238,9 @@ TEST_CASE("metrics are Prometheus text, with vLLM's names", "[metrics]") {
   CHECK(value_of(families, "vllm:kv_cache_usage_perc") == 0.25);
   CHECK(value_of(families, "vllm:prefix_cache_queries_total") == 120);
   CHECK(value_of(families, "vllm:prefix_cache_hits_total") == 20);
-  CHECK(value_of(families, "vllm:prompt_tokens_total") == 120);
+  CHECK(value_of(families, "vllm:prompt_tokens_total") == 77);
+  CHECK(value_of(families, "nanovllm:num_requests_preparing") == 6);
+  CHECK(value_of(families, "nanovllm:log_lines_dropped_total") == 4);
   CHECK(value_of(families, "vllm:num_preemptions_total") == 4);
   CHECK(value_of(families, "vllm:request_success_total", {{"finished_reason", "stop"}}) == 2);
   CHECK(value_of(families, "vllm:request_success_total", {{"finished_reason", "length"}}) == 0);

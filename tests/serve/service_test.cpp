@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,9 +13,11 @@
 
 #include "catch.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/serve/constraint/cached_constraint_compiler.hpp"
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"
+#include "nanovllm/serve/effort.hpp"
 #include "serve/replies.hpp"
 
 using namespace nanovllm;
@@ -290,6 +293,139 @@ TEST_CASE("many threads, some of which leave", "[serve]") {
   CHECK(num_whole + num_refused == 120);
   CHECK(num_whole > 0);
   CHECK(engine.num_alive() == 0);
+}
+
+namespace {
+
+/// Compiles nothing before it is let, or stopped.
+struct SlowCompiler final : ConstraintCompiler {
+  std::shared_ptr<const TokenMaskSource> compile(const OutputConstraint& constraint,
+                                                 std::stop_token stop = {}) override {
+    is_compiling = true;
+    while (!is_done && !stop.stop_requested()) std::this_thread::yield();
+    if (stop.stop_requested()) throw CompileCancelled("stopped");
+    throw RequestError("'" + constraint.text + "' is not taken");
+  }
+  bool is_known(const OutputConstraint& constraint) const override {
+    return is_done || constraint.kind == OutputConstraint::Kind::none;
+  }
+  std::atomic<bool> is_compiling = false, is_done = false;
+};
+
+}  // namespace
+
+TEST_CASE("what takes long is told from what does not, and can be stopped", "[serve]") {
+  ScriptedEngine engine;
+  const auto compiler = std::make_shared<SlowCompiler>();
+  OpenAiService service(engine, {.constraints = compiler});
+  const HttpRequest plain = chat_request("");
+  const HttpRequest formed = chat_request(R"("guided_regex": "a+")");
+
+  REQUIRE(service.try_handle(plain) != nullptr);
+  CHECK(service.try_handle(formed) == nullptr);
+  const std::string long_text(std::size_t{20} << 10, 'a');
+  CHECK(service.try_handle(completion_request(R"("prompt": ")" + long_text + '"')) == nullptr);
+  CHECK(service.try_handle({"POST", "/tokenize", R"({"prompt": ")" + long_text + "\"}"}) ==
+        nullptr);
+  std::string documents = R"("a")";
+  for (int i = 0; i < 500; ++i) documents += R"(, "a")";
+  const HttpRequest scores{
+      "POST", "/rerank",
+      R"({"query": ")" + std::string(10'000, 'q') + R"(", "documents": [)" + documents + "]}"};
+  CHECK(scores.body.size() < kShortBytes);  // but each of the prompts has the query
+  CHECK(service.try_handle(scores) == nullptr);
+  CHECK(service.num_unfinished() == 1);  // nothing was done for all of these
+
+  // Stopped within the compilation, and before it.
+  std::stop_source stop;
+  std::shared_ptr<Exchange> exchange;
+  {
+    const std::jthread thread([&] { exchange = service.handle(formed, stop.get_token()); });
+    while (!compiler->is_compiling) std::this_thread::yield();
+    stop.request_stop();
+  }
+  CHECK(exchange->head()->status == 503);
+  CHECK(service.handle(plain, stop.get_token())->head()->status == 503);
+  CHECK(engine.num_submitted() == 1);
+
+  compiler->is_done = true;  // and known from now on
+  exchange = service.try_handle(formed);
+  REQUIRE(exchange != nullptr);
+  CHECK(exchange->head()->status == 400);
+  CHECK(service.num_unfinished() == 1);
+}
+
+TEST_CASE("requests that are being prepared fill the queue and are shown", "[serve]") {
+  ScriptedEngine engine;
+  OpenAiService service(engine, {.max_num_seqs = 1, .max_queue = 1});
+  const HttpRequest chat = chat_request("");
+  const HttpRequest health{"GET", "/health", ""};
+  CHECK(service.arrive(health).exchange != nullptr);
+  CHECK(service.arrive({"POST", "/nowhere", ""}).exchange->head()->status == 404);
+  CHECK(service.arrive({"GET", "/tokenize", ""}).exchange->head()->status == 405);
+  {
+    const Arrival first = service.arrive(chat), second = service.arrive(chat);
+    CHECK(first.exchange == nullptr);
+    CHECK(second.exchange == nullptr);
+    CHECK(parse_json(service.answer(health).body)["num_preparing"].get<int>() == 2);
+    CHECK_THAT(service.answer({"GET", "/metrics", ""}).body,
+               Contains("num_requests_preparing{model_name=\"nanovllm\"} 2"));
+    const Arrival third = service.arrive(chat);
+    REQUIRE(third.exchange != nullptr);
+    CHECK(third.exchange->head()->status == 429);
+    CHECK(service.arrive({"POST", "/tokenize", ""}).exchange == nullptr);  // needs no place
+    CHECK(service.try_handle(chat) != nullptr);                            // of the first
+  }
+  CHECK(parse_json(service.answer(health).body)["num_preparing"].get<int>() == 0);
+  CHECK(service.arrive(chat).exchange == nullptr);
+  service.drain();
+  CHECK(service.arrive(chat).exchange->head()->status == 503);
+}
+
+TEST_CASE("/openapi.json has the routes that there are, and their bodies' fields", "[serve]") {
+  ScriptedEngine engine;
+  OpenAiService service(engine, {});
+  const Json document = parse_json(service.answer({"GET", "/openapi.json", ""}).body);
+  std::size_t num_operations = 0;
+  for (const auto& [path, methods] : document["paths"].items()) {
+    std::string target(path);
+    if (const auto name = target.find("{model}"); name != std::string::npos)
+      target.replace(name, std::string::npos, "nanovllm");
+    for (const auto& [method, operation] : methods.items()) {
+      ++num_operations;
+      INFO(method << " " << target);
+      const bool is_get = method == "get";
+      const HttpReply reply = service.answer({is_get ? "GET" : "POST", target, is_get ? "" : "{}"});
+      CHECK(reply.head.status == (is_get ? 200 : 400));
+      CHECK(operation["responses"]["200"]["content"].find(
+                reply.head.content_type.substr(0, reply.head.content_type.find(';'))) != nullptr);
+      CHECK(service.answer({is_get ? "POST" : "GET", target, ""}).head.status == 405);
+      if (is_get) continue;
+      const std::string reference(
+          operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].string());
+      const Json& body =
+          document["components"]["schemas"][reference.substr(reference.rfind('/') + 1)];
+      for (const Json& field : body["required"])
+        CHECK(body["properties"].find(field.string()) != nullptr);
+      if (!body["required"].empty())
+        CHECK(parse_json(reply.body)["error"]["param"] == body["required"][0]);
+    }
+  }
+  CHECK(num_operations == 16);
+  const Json& chat = document["components"]["schemas"]["ChatCompletionRequest"]["properties"];
+  CHECK(chat["top_p"].dump() == R"({"type": "number", "exclusiveMinimum": 0.0, "maximum": 1.0})");
+  CHECK(chat["n"].dump() == R"({"type": "integer", "minimum": 1, "maximum": 128})");
+}
+
+TEST_CASE("the tokens of a prompt are counted once", "[serve]") {
+  ScriptedEngine engine;
+  OpenAiService service(engine, {});
+  const auto exchange =
+      service.handle(completion_request(R"("prompt": [[5, 6, 7], [8, 9]], "n": 2)"));
+  while (engine.step()) {
+  }
+  CHECK_THAT(service.answer({"GET", "/metrics", ""}).body,
+             Contains("prompt_tokens_total{model_name=\"nanovllm\"} 5\n"));
 }
 
 TEST_CASE("the fairytale model answers", "[serve]") {

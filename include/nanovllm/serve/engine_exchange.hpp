@@ -34,6 +34,8 @@ class EngineExchange final : public Exchange {
     bool keep_token_ids = false;
     bool drop_generated = false;  ///< the reply has the prompts' log-probabilities and no new text
     bool prompts_first = false;   ///< of a stream: log-probabilities of prompts come before choices
+    /// Fields of the request that say which tokens may come, for errors.
+    std::vector<std::string> rules{};
   };
 
   /// Submits one request for each of `prompts`, whose sequences `share` has counted. If the engine
@@ -70,6 +72,7 @@ class EngineExchange final : public Exchange {
   AnyEngine& engine_;
   const std::string kind_;
   const bool is_stream_;
+  const std::vector<std::string> rules_;
   const std::shared_ptr<PendingOutput> pending_;
   const std::unique_ptr<ReplyWriter> writer_;
   std::vector<RequestId> requests_;
@@ -91,6 +94,7 @@ class EngineExchange final : public Exchange {
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "nanovllm/serve/request/api_error.hpp"
@@ -119,8 +123,21 @@ NANOVLLM_INLINE PendingOutput::Setup pending_setup(const EngineExchange::Setup& 
 }
 
 /// The error of a reply whose request has failed.
-NANOVLLM_INLINE ApiError failure(const OutputUpdate& update) {
+/// @param rules  fields that say which tokens may come.
+NANOVLLM_INLINE ApiError failure(const OutputUpdate& update,
+                                 const std::vector<std::string>& rules) {
   if (update.is_aborted) return {503, "the request was taken back: the engine is shutting down"};
+  if (update.is_refused && rules.empty()) return {400, update.error};
+  if (update.is_refused) {
+    std::string names = rules.front();
+    for (std::size_t i = 1; i < rules.size(); ++i)
+      names += (i + 1 < rules.size() ? ", " : " and ") + rules[i];
+    // The engine has a name of its own for a constraint, and a list of all that may be at fault.
+    const std::string what = in_own_name(
+        update.error.substr(0, update.error.find(": token_masks,")), "token_masks", rules.front());
+    return {400, concat(names, rules.size() == 1 ? ": " : " rule each other out: ", what),
+            rules.front()};
+  }
   return {500, "the engine could not serve the request: " + update.error};
 }
 
@@ -134,6 +151,7 @@ NANOVLLM_INLINE EngineExchange::EngineExchange(AnyEngine& engine, const Setup& s
     : engine_(engine),
       kind_(setup.kind),
       is_stream_(setup.is_stream),
+      rules_(setup.rules),
       pending_(std::make_shared<PendingOutput>(detail::pending_setup(setup, prompts.size(), params),
                                                share.load())),
       writer_(std::move(writer)) {
@@ -162,6 +180,7 @@ NANOVLLM_INLINE void EngineExchange::submit(const std::vector<std::vector<TokenI
           prompt, params,
           [pending = pending_, i](const TokenEvent& event) { pending->hear(i, event); }));
       share.hand_over(num_samples(params));
+      share.load()->counters.num_prompt_tokens.fetch_add(std::ssize(prompts[i]));
     }
   } catch (...) {
     pending_->cancel(false);
@@ -229,7 +248,7 @@ NANOVLLM_INLINE void EngineExchange::complete() {
     usage_.num_completion_tokens += choice.num_tokens;
   usage_.num_cached_tokens = update_.num_cached_tokens;
   try {
-    if (update_.has_failed) throw detail::failure(update_);
+    if (update_.has_failed) throw detail::failure(update_, rules_);
     body_ = writer_->whole(update_, usage_);
     pending_->set_outcome(std::string(writer_->finish_reason()));
   } catch (const ApiError& error) {
@@ -297,7 +316,7 @@ NANOVLLM_INLINE bool EngineExchange::append_update(std::string& out) {
     has_rest_ = !write_update(out, size + detail::kMaxTaken);
     if (has_rest_ || !update_.is_over()) return true;
     if (update_.has_failed) {
-      fail(detail::failure(update_));
+      fail(detail::failure(update_, rules_));
     } else {
       writer_->append_end(out, usage_);
       pending_->set_outcome(std::string(writer_->finish_reason()));

@@ -60,6 +60,12 @@ struct ServiceCounters {
   /// wrong field, 429 for a full queue, …
   StatusCounts refused{};
 
+  /// Requests that have come and are not submitted yet: they wait for a thread, or one makes their
+  /// tokens or compiles their constraint.
+  std::atomic<std::int64_t> num_preparing{0};
+  /// Tokens of the prompts that were submitted, each counted once.
+  std::atomic<std::int64_t> num_prompt_tokens{0};
+
  private:
   std::array<std::atomic<std::int64_t>, static_cast<std::size_t>(FinishReason::error) + 1>
       finished_{};
@@ -72,7 +78,8 @@ struct HttpCounters {
   std::atomic<std::int64_t> num_refused_connections{0};  ///< because there were too many
   std::atomic<std::int64_t> num_disconnects{0};  ///< clients that left before their reply's end
   std::atomic<std::int64_t> num_timeouts{0};     ///< connections closed because they were too slow
-  StatusCounts replies{};                        ///< by status
+  std::atomic<std::int64_t> num_dropped_log_lines{0};  ///< since nobody read the log
+  StatusCounts replies{};                              ///< by status
   StatusCounts refused{};  ///< of the replies, errors of the transport: 401, 413, ...
 };
 
@@ -294,10 +301,6 @@ NANOVLLM_INLINE void write_engine_metrics(PrometheusWriter& out, const EngineSta
     out.single(name, type, help, stats.*member);
   for (const auto& [name, type, help, member] : kSecondMetrics)
     out.single(name, type, help, stats.*member);
-  // One that is computed again after a preemption counts again.
-  out.single("vllm:prompt_tokens_total", "counter",
-             "Tokens of prompts, computed or found in the prefix cache.",
-             stats.num_prefill_tokens + stats.num_hit_tokens);
   const std::int64_t num_used = stats.num_kv_blocks - stats.num_free_kv_blocks;
   out.single("vllm:kv_cache_usage_perc", "gauge", "Share of the KV pool in use; 1 is all of it.",
              stats.num_kv_blocks > 0
@@ -338,6 +341,10 @@ NANOVLLM_INLINE void write_service_metrics(PrometheusWriter& out, const ServiceC
   }
   out.single("nanovllm:requests_finished_total", "counter",
              "Requests that have ended, for whatever reason.", num_finished);
+  out.single("nanovllm:num_requests_preparing", "gauge",
+             "Requests that have come and are not submitted yet.", counters.num_preparing.load());
+  out.single("vllm:prompt_tokens_total", "counter", "Tokens of submitted prompts.",
+             counters.num_prompt_tokens.load());
   out.statuses("nanovllm:requests_refused_total",
                "Requests answered with an error before the engine had them, by HTTP status.",
                counters.refused, 400, http != nullptr ? &http->refused : nullptr);
@@ -355,6 +362,9 @@ NANOVLLM_INLINE void write_http_metrics(PrometheusWriter& out, const HttpCounter
              "Clients that left before the end of their reply.", counters.num_disconnects.load());
   out.single("nanovllm:http_timeouts_total", "counter", "Connections closed for being too slow.",
              counters.num_timeouts.load());
+  out.single("nanovllm:log_lines_dropped_total", "counter",
+             "Lines of the log that were dropped, since nobody read it.",
+             counters.num_dropped_log_lines.load());
   out.statuses("nanovllm:http_replies_total", "Replies by HTTP status.", counters.replies, 0);
 }
 

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "nanovllm/core/prebuilt.hpp"
@@ -19,6 +20,7 @@
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/http.hpp"
 #include "nanovllm/serve/service_config.hpp"
+#include "nanovllm/serve/service_load.hpp"
 
 namespace nanovllm::serve {
 
@@ -29,8 +31,8 @@ struct HttpReply {
 };
 
 /// Answers requests of the OpenAI API, and vLLM's /score, /rerank, /tokenize, /detokenize, /health,
-/// /version and /metrics. Every member may be called from any thread. The engine must outlive the
-/// service, and the service its exchanges.
+/// /version and /metrics; /openapi.json lists all. Every member may be called from any thread. The
+/// engine must outlive the service, and the service its exchanges.
 class OpenAiService {
  public:
   /// Throws ConfigError that names the setting which is out of range.
@@ -41,10 +43,23 @@ class OpenAiService {
   OpenAiService& operator=(const OpenAiService&) = delete;
 
   /// Begins to answer `request`. Parses it, encodes its text, compiles its constraint and submits
-  /// it, all on this thread: that takes milliseconds, and with a new grammar perhaps seconds. A
-  /// request that cannot be answered gives an exchange with the error's status and body. Never
-  /// null. Throws std::bad_alloc only.
-  [[nodiscard]] std::shared_ptr<Exchange> handle(const HttpRequest& request);
+  /// it, all on this thread: that takes milliseconds, and with long texts or a new constraint
+  /// perhaps a second. A request that cannot be answered gives an exchange with the error's status
+  /// and body. Never null. Throws std::bad_alloc only.
+  /// @param stop  gives work up that takes long; the answer is 503 then.
+  [[nodiscard]] std::shared_ptr<Exchange> handle(const HttpRequest& request,
+                                                 const std::stop_token& stop = {});
+
+  // A transport that serves many clients takes three steps, on threads of different kinds, so that
+  // no request waits behind the long work of others.
+
+  /// A request has come. This takes microseconds: its body is not looked at.
+  [[nodiscard]] Arrival arrive(const HttpRequest& request);
+
+  /// As `handle`; null, and nothing was done, if that may take longer than some milliseconds: the
+  /// body or its texts have more than kShortBytes, or a constraint has to be compiled. `handle`
+  /// does it then, on a thread that may take long.
+  [[nodiscard]] std::shared_ptr<Exchange> try_handle(const HttpRequest& request);
 
   /// The whole reply; of a stream, all chunks in order. Waits for it, so another thread must be in
   /// `engine.run`.
@@ -66,23 +81,22 @@ class OpenAiService {
 
 #if NANOVLLM_BODIES
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <exception>
 #include <new>
-#include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
-#include "nanovllm/serve/admission.hpp"
+#include "nanovllm/serve/effort.hpp"
 #include "nanovllm/serve/health_report.hpp"
+#include "nanovllm/serve/openapi.hpp"
 #include "nanovllm/serve/pooling/pooled_exchange.hpp"
 #include "nanovllm/serve/reply/generation.hpp"
-#include "nanovllm/serve/token_replies.hpp"
 #include "nanovllm/serve/request/api_error.hpp"
 #include "nanovllm/serve/service_load.hpp"
+#include "nanovllm/serve/token_replies.hpp"
 #include "nanovllm/serve/whole_exchange.hpp"
 #include "nanovllm/version.hpp"
 
@@ -102,13 +116,18 @@ NANOVLLM_INLINE ExchangePtr error_reply(std::string kind, const ApiError& error)
 
 struct OpenAiService::State {
   using ExchangePtr = detail::ExchangePtr;
-  /// What answers requests for one path. A route's path that ends in '/' takes all paths that begin
-  /// with it; `rest` is what follows.
-  struct Route {
-    std::string_view path, method, kind;
-    ExchangePtr (State::*answer)(const HttpRequest& request, const std::string& rest);
+  struct Call {
+    const HttpRequest& request;
+    std::string rest;  ///< of the path
+    const Effort& effort;
   };
-  static constexpr std::string_view kModels = "/v1/models/";
+  /// What answers requests for one path. A route's path that ends in '/' takes all paths that begin
+  /// with it; Call::rest is what follows.
+  struct Route {
+    RouteInfo info;
+    ExchangePtr (State::*answer)(const Call& call);
+    bool is_queued = false;  ///< submits to the engine
+  };
 
   State(AnyEngine& any_engine, ServiceConfig&& settings)
       : engine(any_engine),
@@ -116,36 +135,38 @@ struct OpenAiService::State {
         generation(engine, config, load),
         health_check(any_engine) {}
 
-  ExchangePtr chat(const HttpRequest& request, const std::string&) {
-    return generation.chat(request.body);
+  ExchangePtr chat(const Call& call) { return generation.chat(call.request.body, call.effort); }
+  ExchangePtr complete(const Call& call) {
+    return generation.complete(call.request.body, call.effort);
   }
-  ExchangePtr complete(const HttpRequest& request, const std::string&) {
-    return generation.complete(request.body);
+  ExchangePtr embed(const Call& call) {
+    return start_embedding(engine, generation, call.request.body, call.effort);
   }
-  ExchangePtr embed(const HttpRequest& request, const std::string&) {
-    return start_embedding(engine, generation, request.body);
+  ExchangePtr score(const Call& call) {
+    return start_scoring(engine, generation, config.score, false, call.request.body, call.effort);
   }
-  ExchangePtr score(const HttpRequest& request, const std::string&) {
-    return start_scoring(engine, generation, config.score, false, request.body);
+  ExchangePtr rerank(const Call& call) {
+    return start_scoring(engine, generation, config.score, true, call.request.body, call.effort);
   }
-  ExchangePtr rerank(const HttpRequest& request, const std::string&) {
-    return start_scoring(engine, generation, config.score, true, request.body);
+  ExchangePtr tokenize(const Call& call) {
+    return answer_tokenize(engine, generation, call.request.body);
   }
-  ExchangePtr tokenize(const HttpRequest& request, const std::string&) {
-    return answer_tokenize(engine, generation, request.body);
+  ExchangePtr detokenize(const Call& call) {
+    return answer_detokenize(engine, generation, call.request.body);
   }
-  ExchangePtr detokenize(const HttpRequest& request, const std::string&) {
-    return answer_detokenize(engine, generation, request.body);
-  }
-  ExchangePtr list_models(const HttpRequest&, const std::string&);
-  ExchangePtr show_model(const HttpRequest&, const std::string& rest);
-  ExchangePtr health(const HttpRequest&, const std::string&);
-  ExchangePtr version(const HttpRequest&, const std::string&);
-  ExchangePtr metrics(const HttpRequest&, const std::string&);
+  ExchangePtr list_models(const Call&);
+  ExchangePtr show_model(const Call& call);
+  ExchangePtr health(const Call&);
+  ExchangePtr version(const Call&);
+  ExchangePtr metrics(const Call&);
+  ExchangePtr describe(const Call&);
 
-  static constexpr std::size_t kNumRoutes = 18;
-  [[nodiscard]] static std::array<Route, kNumRoutes> routes();
-  [[nodiscard]] ExchangePtr route(const HttpRequest& request, std::string& kind);
+  static const Route kRoutes[];
+  /// The route of a path, or null.
+  [[nodiscard]] static const Route* find_route(std::string_view path);
+  [[nodiscard]] ExchangePtr follow(const Route& route, const Call& call);
+  [[nodiscard]] ExchangePtr answer(const HttpRequest& request, const Effort& effort);
+  [[nodiscard]] ExchangePtr refuse(std::string_view kind, const ApiError& error);
 
   [[nodiscard]] Json model_json(const std::string& name) const;
 
@@ -157,45 +178,90 @@ struct OpenAiService::State {
   HealthCheck health_check;
 };
 
-NANOVLLM_INLINE std::array<OpenAiService::State::Route, OpenAiService::State::kNumRoutes>
-OpenAiService::State::routes() {
-  return {{{"/v1/chat/completions", "POST", "chat", &State::chat},
-           {"/v1/completions", "POST", "completion", &State::complete},
-           {"/v1/embeddings", "POST", "embedding", &State::embed},
-           {"/score", "POST", "score", &State::score},
-           {"/v1/score", "POST", "score", &State::score},
-           {"/rerank", "POST", "rerank", &State::rerank},
-           {"/v1/rerank", "POST", "rerank", &State::rerank},
-           {"/v2/rerank", "POST", "rerank", &State::rerank},
-           {"/tokenize", "POST", "tokenize", &State::tokenize},
-           {"/v1/tokenize", "POST", "tokenize", &State::tokenize},
-           {"/detokenize", "POST", "detokenize", &State::detokenize},
-           {"/v1/detokenize", "POST", "detokenize", &State::detokenize},
-           {"/v1/models", "GET", "models", &State::list_models},
-           {kModels, "GET", "models", &State::show_model},
-           {"/health", "GET", "health", &State::health},
-           {"/ping", "GET", "health", &State::health},
-           {"/version", "GET", "version", &State::version},
-           {"/metrics", "GET", "metrics", &State::metrics}}};
+inline constexpr OpenAiService::State::Route OpenAiService::State::kRoutes[] = {
+    {{"/v1/chat/completions", "POST", "chat", "answers a conversation", BodyKind::chat},
+     &State::chat,
+     true},
+    {{"/v1/completions", "POST", "completion", "continues texts", BodyKind::completion},
+     &State::complete,
+     true},
+    {{"/v1/embeddings", "POST", "embedding", "vectors of texts", BodyKind::embedding},
+     &State::embed,
+     true},
+    {{"/score", "POST", "score", "how well texts answer queries", BodyKind::score},
+     &State::score,
+     true},
+    {{"/v1/score", "POST", "score", "the same", BodyKind::score}, &State::score, true},
+    {{"/rerank", "POST", "rerank", "documents, the best answer first", BodyKind::rerank},
+     &State::rerank,
+     true},
+    {{"/v1/rerank", "POST", "rerank", "the same", BodyKind::rerank}, &State::rerank, true},
+    {{"/v2/rerank", "POST", "rerank", "the same, as Cohere's client asks", BodyKind::rerank},
+     &State::rerank,
+     true},
+    {{"/tokenize", "POST", "tokenize", "the tokens of a text or a conversation",
+      BodyKind::tokenize},
+     &State::tokenize},
+    {{"/v1/tokenize", "POST", "tokenize", "the same", BodyKind::tokenize}, &State::tokenize},
+    {{"/detokenize", "POST", "detokenize", "the text of tokens", BodyKind::detokenize},
+     &State::detokenize},
+    {{"/v1/detokenize", "POST", "detokenize", "the same", BodyKind::detokenize},
+     &State::detokenize},
+    {{"/v1/models", "GET", "models", "the names of the model"}, &State::list_models},
+    {{"/v1/models/", "GET", "models", "the model of a name"}, &State::show_model},
+    {{"/health", "GET", "health", "whether requests are served"}, &State::health},
+    {{"/ping", "GET", "health", "the same"}, &State::health},
+    {{"/version", "GET", "version", "the version of the server"}, &State::version},
+    {{"/metrics", "GET", "metrics", "counters for Prometheus", BodyKind::none, "text/plain"},
+     &State::metrics},
+    {{"/openapi.json", "GET", "openapi", "this document"}, &State::describe}};
+
+NANOVLLM_INLINE const OpenAiService::State::Route* OpenAiService::State::find_route(
+    std::string_view path) {
+  for (const Route& route : kRoutes) {
+    const std::string_view known = route.info.path;
+    if (known.ends_with('/') ? path.starts_with(known) : path == known) return &route;
+  }
+  return nullptr;
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::route(const HttpRequest& request,
-                                                                std::string& kind) {
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::refuse(std::string_view kind,
+                                                                 const ApiError& error) {
+  load->counters.refused.add(error.status);
+  return detail::error_reply(std::string(kind), error);
+}
+
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::follow(const Route& route,
+                                                                 const Call& call) {
+  const std::string_view method = call.request.method;
+  const std::string_view expected = route.info.method;
+  const bool is_head = method == "HEAD" && expected == "GET";
+  if (method == expected || is_head) return (this->*route.answer)(call);
+  const ApiError error(405, concat("expected ", expected, ", got ", method));
+  load->counters.refused.add(error.status);
+  HttpHead head{.status = error.status};
+  head.headers.emplace_back("Allow", expected == "GET" ? "GET, HEAD" : "POST");
+  return std::make_shared<WholeExchange>(std::string(route.info.kind), std::move(head),
+                                         error.body());
+}
+
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::answer(const HttpRequest& request,
+                                                                 const Effort& effort) {
+  if (effort.is_short && request.body.size() > kShortBytes) return nullptr;
   const std::string path = path_of(request.target);
-  for (const Route& route : routes()) {
-    const bool has_rest = route.path.ends_with('/') && path.size() > route.path.size();
-    if (has_rest ? !path.starts_with(route.path) : path != route.path) continue;
-    kind = route.kind;
-    const bool is_head = request.method == "HEAD" && route.method == "GET";
-    if (request.method == route.method || is_head)
-      return (this->*route.answer)(request, has_rest ? path.substr(route.path.size()) : "");
-    const ApiError error(405, concat("expected ", route.method, ", got ", request.method));
-    load->counters.refused.add(error.status);
-    HttpHead head{.status = error.status};
-    head.headers.emplace_back("Allow", route.method == "GET" ? "GET, HEAD" : "POST");
-    return std::make_shared<WholeExchange>(kind, std::move(head), error.body());
+  const Route* route = find_route(path);
+  const std::string_view kind = route != nullptr ? route->info.kind : "unknown";
+  try {
+    if (route == nullptr) throw ApiError(404, concat("there is nothing at ", path));
+    effort.check_stop();
+    return follow(*route, {request, path.substr(route->info.path.size()), effort});
+  } catch (const RequestError& error) {
+    return refuse(kind, ApiError::of(error));
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    return refuse(kind, ApiError(500, error.what()));
   }
-  throw ApiError(404, concat("there is nothing at ", path));
 }
 
 NANOVLLM_INLINE Json OpenAiService::State::model_json(const std::string& name) const {
@@ -208,40 +274,45 @@ NANOVLLM_INLINE Json OpenAiService::State::model_json(const std::string& name) c
                        {"max_model_len", engine.max_total_tokens()}});
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::list_models(const HttpRequest&,
-                                                                      const std::string&) {
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::list_models(const Call&) {
   Json models = Json::array();
   for (const std::string& name : config.model_names) models.push_back(model_json(name));
   return json_reply("models", Json::object({{"object", "list"}, {"data", std::move(models)}}));
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::show_model(const HttpRequest&,
-                                                                     const std::string& rest) {
-  if (rest.empty()) throw ApiError(404, "expected the name of a model behind /v1/models/");
-  return json_reply("models", model_json(generation.model_name(rest)));
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::show_model(const Call& call) {
+  if (call.rest.empty()) throw ApiError(404, "expected the name of a model behind /v1/models/");
+  return json_reply("models", model_json(generation.model_name(call.rest)));
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::health(const HttpRequest&,
-                                                                 const std::string&) {
-  HealthReport report = health_check.report(generation.is_draining());
-  return std::make_shared<WholeExchange>("health", HttpHead{.status = report.status},
-                                         std::move(report.body));
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::health(const Call&) {
+  const HealthReport report = health_check.report(generation.is_draining());
+  const EngineStats stats = engine.stats();
+  Json body = parse_json(report.body);
+  body["num_running"] = stats.num_running;
+  body["num_waiting"] = stats.num_waiting;
+  body["num_preparing"] = load->counters.num_preparing.load();
+  return std::make_shared<WholeExchange>("health", HttpHead{.status = report.status}, body.dump());
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::version(const HttpRequest&,
-                                                                  const std::string&) {
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::version(const Call&) {
   return json_reply(
       "version",
       Json::object({{"version", concat(NANOVLLM_VERSION_MAJOR, '.', NANOVLLM_VERSION_MINOR, '.',
                                        NANOVLLM_VERSION_PATCH)}}));
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::metrics(const HttpRequest&,
-                                                                  const std::string&) {
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::metrics(const Call&) {
   return std::make_shared<WholeExchange>(
       "metrics", HttpHead{.content_type = std::string(kPrometheusContentType)},
       prometheus_text(engine, load->counters, config.model_names.front(),
                       config.http_counters.get()));
+}
+
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::describe(const Call&) {
+  std::vector<RouteInfo> routes;
+  for (const Route& route : kRoutes) routes.push_back(route.info);
+  return json_reply("openapi", openapi_document(routes));
 }
 
 NANOVLLM_INLINE OpenAiService::OpenAiService(AnyEngine& engine, ServiceConfig config) {
@@ -256,20 +327,25 @@ NANOVLLM_INLINE OpenAiService::OpenAiService(AnyEngine& engine, ServiceConfig co
 
 NANOVLLM_INLINE OpenAiService::~OpenAiService() = default;
 
-NANOVLLM_INLINE std::shared_ptr<Exchange> OpenAiService::handle(const HttpRequest& request) {
-  std::string kind = "unknown";
-  std::optional<ApiError> refusal;
+NANOVLLM_INLINE std::shared_ptr<Exchange> OpenAiService::handle(const HttpRequest& request,
+                                                                const std::stop_token& stop) {
+  return state_->answer(request, {.stop = stop});
+}
+
+NANOVLLM_INLINE std::shared_ptr<Exchange> OpenAiService::try_handle(const HttpRequest& request) {
+  return state_->answer(request, {.is_short = true});
+}
+
+NANOVLLM_INLINE Arrival OpenAiService::arrive(const HttpRequest& request) {
+  const State::Route* route = State::find_route(path_of(request.target));
+  if (route == nullptr || route->info.method == "GET" || request.method != route->info.method)
+    return {.exchange = handle(request)};
   try {
-    return state_->route(request, kind);
-  } catch (const RequestError& error) {
-    refusal = ApiError::of(error);
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const std::exception& error) {
-    refusal.emplace(500, error.what());
+    if (route->is_queued) state_->generation.check_queue();
+  } catch (const ApiError& error) {
+    return {.exchange = state_->refuse(route->info.kind, error)};
   }
-  state_->load->counters.refused.add(refusal->status);
-  return detail::error_reply(std::move(kind), *refusal);
+  return {.share = PreparingShare(state_->load)};
 }
 
 NANOVLLM_INLINE HttpReply OpenAiService::answer(const HttpRequest& request) {

@@ -1,5 +1,5 @@
 #pragma once
-/// How many sequences a service has under way.
+/// How many sequences a service has under way, and requests that are on their way to it.
 
 #include <atomic>
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/metrics.hpp"
 
 namespace nanovllm::serve {
@@ -50,6 +51,36 @@ class LoadShare {
 
   std::shared_ptr<ServiceLoad> load_;
   std::int64_t count_;
+};
+
+/// Counts a request that has come and is not submitted yet, as long as it lives.
+class PreparingShare {
+ public:
+  PreparingShare() = default;
+  explicit PreparingShare(std::shared_ptr<ServiceLoad> load) : load_(std::move(load)) {
+    load_->counters.num_preparing.fetch_add(1);
+  }
+  PreparingShare(PreparingShare&& other) noexcept : load_(std::exchange(other.load_, nullptr)) {}
+  PreparingShare& operator=(PreparingShare&& other) noexcept {
+    std::swap(load_, other.load_);
+    return *this;
+  }
+  ~PreparingShare() {
+    if (load_) load_->counters.num_preparing.fetch_sub(1);
+  }
+
+ private:
+  std::shared_ptr<ServiceLoad> load_;
+};
+
+/// What a request that has come gets.
+struct Arrival {
+  /// The answer, if there is nothing to prepare: to a GET, and to a request for tokens, vectors or
+  /// scores while the service drains or its queue is full. Otherwise null.
+  std::shared_ptr<Exchange> exchange{};
+  /// To be kept until the request has its exchange: until then it counts in /metrics, in /health
+  /// and for ServiceConfig::max_queue.
+  PreparingShare share{};
 };
 
 }  // namespace nanovllm::serve

@@ -30,8 +30,8 @@ DEADLINE = 60  # seconds after which something hangs
 class Server:
     """The program, listening; `log()` is what it has written to standard error so far."""
 
-    def __init__(self, *arguments, environment=None):
-        self.error_file = tempfile.TemporaryFile()
+    def __init__(self, *arguments, environment=None, error_file=None):
+        self.error_file = error_file or tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [SERVE, "--model", MODEL, "--port", "0", "--check-invariants-at-exit", *arguments],
             stdout=subprocess.PIPE,
@@ -468,6 +468,22 @@ class ProtocolTest(unittest.TestCase):
         self.connection.shutdown(socket.SHUT_WR)
         self.assertEqual(status_of(read_all(self.connection)), 200)
 
+    def test_half_closed_clients_get_their_answers(self):
+        for body in (chat(), chat(True), chat(max_tokens=900, n=4)):
+            with self.server.connect() as connection, connection.makefile("rb") as file:
+                connection.sendall(post(body))
+                connection.shutdown(socket.SHUT_WR)
+                while True:
+                    if (line := file.readline()).split()[1] != b"100":
+                        break
+                    self.assertEqual(file.readline(), b"\r\n")
+                self.assertEqual(status_of(line), 200)
+                self.assertRegex(file.read(), rb"completion_tokens|DONE")
+        with self.server.connect() as connection:  # and of HTTP/1.0, which has no 100
+            connection.sendall(post(chat(max_tokens=300), version="1.0"))
+            connection.shutdown(socket.SHUT_WR)
+            self.assertEqual(status_of(read_all(connection)), 200)
+
     def test_heads(self):
         _, headers, _ = self.server.get("/v1/models")
         self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
@@ -620,6 +636,9 @@ class SettingsTest(unittest.TestCase):
         self.check_keys(self.start("--api-key", "sesame-1", "--api-key", "sesame-22",
                                    "--log-requests"), ["sesame-1", "sesame-22"])
         self.check_keys(self.start(environment={"NANOVLLM_API_KEY": "from-there"}), ["from-there"])
+        self.check_keys(self.start("--api-key", "from-here",
+                                   environment={"NANOVLLM_API_KEY": "from-there"}),
+                        ["from-here", "from-there"])
 
     def test_cors_and_logged_requests(self):
         server = self.start("--cors-origin", "https://a.example", "--log-requests", "--api-key", "k")
@@ -749,6 +768,26 @@ class SettingsTest(unittest.TestCase):
         for _ in range(5):  # what is answered counts no more
             self.assertEqual(ask(), 200)
 
+    def test_memory_of_bodies_that_never_end_is_given_back(self):
+        server = self.start()
+
+        def resident_mib():
+            with open(f"/proc/{server.process.pid}/status", encoding="ascii") as status:
+                return int(re.search(r"VmRSS:\s+(\d+) kB", status.read())[1]) >> 10
+
+        server.ask("POST", "/v1/chat/completions", chat())
+        before = resident_mib()
+        for _ in range(3):
+            held = []
+            for _ in range(30):
+                held.append(server.connect())
+                held[-1].sendall(post(b"x" * (7 << 20))[:-1])
+            self.assertTrue(soon(lambda: resident_mib() > before + 100, 10))
+            for connection in held:
+                connection.close()
+            self.assertTrue(soon(lambda: resident_mib() < before + 40, 10),
+                            f"{before} MiB before, {resident_mib()} MiB now")
+
     def test_full_queue(self):
         server = self.start("--max-num-seqs", "1", "--max-queue", "1")
         with server.connect() as first:
@@ -784,6 +823,125 @@ class SettingsTest(unittest.TestCase):
         self.assertIn("recovering", states)
         self.assertEqual(server.ask("POST", "/v1/chat/completions", chat())[0], 200)
         self.assertIn("its ranks were made anew", server.log())
+
+    def ask_in_threads(self, server, requests):
+        """Sends all at once; returns the threads, and the statuses as they come."""
+        statuses = []
+
+        def ask(path, fields):
+            try:
+                statuses.append(server.ask("POST", path, json.dumps(fields))[0])
+            except (ConnectionError, http.client.HTTPException) as error:
+                statuses.append(type(error).__name__)
+
+        threads = [threading.Thread(target=ask, args=request) for request in requests]
+        for thread in threads:
+            thread.start()
+        return threads, statuses
+
+    @staticmethod
+    def long_requests(count):
+        return [("/tokenize", {"prompt": "qzjxkv" * (300_000 + i)}) for i in range(count)]
+
+    def test_long_requests_hold_up_nobody(self):
+        server = self.start()
+        server.ask("POST", "/v1/chat/completions", chat())
+        patterns = [("/v1/chat/completions",
+                     {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1,
+                      "guided_regex": f"({i}|.*a.{{16}}b)"}) for i in range(16)]
+        threads, statuses = self.ask_in_threads(server, patterns + self.long_requests(8))
+        self.assertTrue(soon(lambda: server.metric("nanovllm:num_requests_preparing") > 8))
+        self.assertGreater(json.loads(server.get("/health")[2])["num_preparing"], 8)
+        times = []
+        for _ in range(30):
+            begin = time.monotonic()
+            self.assertEqual(server.ask("POST", "/v1/chat/completions", chat(max_tokens=1))[0], 200)
+            times.append(time.monotonic() - begin)
+        self.assertGreater(server.metric("nanovllm:num_requests_preparing"), 0)
+        self.assertLess(sorted(times)[-3], 0.25, times)
+        begin = time.monotonic()
+        self.assertEqual(server.stop(), (0, "invariants hold\n"))
+        self.assertLess(time.monotonic() - begin, 10)
+        for thread in threads:
+            thread.join(DEADLINE)
+        self.assertEqual(len(statuses), 24)
+        self.assertLessEqual(set(statuses), {200, 400, 503})
+        self.assertIn(503, statuses)
+
+    def test_long_requests_are_bounded_by_client(self):
+        keys = ["--api-key", "one", "--api-key", "two"]
+        server = self.start("--long-handler-threads", "1", "--max-long-requests", "2", *keys)
+        statuses = {"one": [], "two": []}
+
+        def ask(key, fields):
+            statuses[key].append(server.ask("POST", "/tokenize", json.dumps(fields),
+                                            {"Authorization": f"Bearer {key}"})[0])
+
+        threads = []
+        for _, fields in self.long_requests(6):
+            threads.append(threading.Thread(target=ask, args=("one", fields)))
+            threads[-1].start()
+        authorised = {"Authorization": "Bearer one"}
+        self.assertTrue(soon(lambda: 429 in statuses["one"], 10))
+        threads.append(threading.Thread(target=ask, args=("two", {"prompt": "a " * 20_000})))
+        threads[-1].start()
+        self.assertEqual(
+            server.ask("POST", "/v1/chat/completions", chat(max_tokens=1), authorised)[0], 200)
+        for thread in threads:
+            thread.join(DEADLINE)
+        self.assertEqual(statuses["two"], [200])
+        self.assertEqual(set(statuses["one"]), {200, 429})
+        self.assertGreaterEqual(statuses["one"].count(200), 2)
+
+    def test_long_requests_of_clients_that_leave_are_dropped(self):
+        server = self.start("--long-handler-threads", "1")
+        for _, fields in self.long_requests(30):
+            connection = server.connect()
+            connection.sendall(post(json.dumps(fields).encode()).replace(
+                b"/v1/chat/completions", b"/tokenize", 1))
+            connection.close()
+        begin = time.monotonic()
+        self.assertTrue(soon(lambda: server.get("/health") and server.metric(
+            "nanovllm:num_requests_preparing") == 0))
+        self.assertLess(time.monotonic() - begin, 20)
+        self.assertTrue(soon(lambda: server.metric("nanovllm:http_disconnects_total") >= 25, 10))
+
+    def test_durations_of_any_length(self):
+        forever = ["--idle-timeout", "1e12", "--header-timeout", "1e300", "--body-timeout", "inf",
+                   "--write-timeout", "1e18", "--handshake-timeout", "1e10", "--drain-timeout",
+                   "1e300", "--step-timeout", "1e12"]
+        server = self.start(*forever)
+        with server.connect() as idle, server.connect() as stream:
+            stream.sendall(post(chat(True, 300)))
+            read_until(stream, b"data: ")
+            server.process.send_signal(signal.SIGTERM)
+            self.assertTrue(read_all(stream).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
+            self.assertEqual(server.process.wait(DEADLINE), 0)
+        for value in ("nan", "-1", "0", "soon"):
+            done = subprocess.run([SERVE, "--model", MODEL, "--idle-timeout", value],
+                                  capture_output=True, timeout=DEADLINE)
+            self.assertGreater(done.returncode, 0, value)
+            self.assertIn(b"--idle-timeout", done.stderr)
+
+    def test_starts_with_three_lines(self):
+        server = self.start("--served-model-name", "tales")
+        lines = server.log().splitlines()
+        self.assertEqual(len(lines), 2, lines)  # and that on standard output
+        self.assertRegex(lines[0], r"^model +tales: \d+\.\d MiB of weights, loaded in \d+\.\d s$")
+        self.assertRegex(lines[1], r"^memory +\d+ MiB in use; cpu, .* KV blocks")
+        self.assertIn("Scheduling", self.start("-v").log())
+
+    def test_a_log_that_nobody_reads(self):
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        server = self.start("--log-requests", error_file=os.fdopen(writer, "wb"))
+        body = chat(max_tokens=1, user="x" * 12_000)
+        for _ in range(100):
+            self.assertEqual(server.ask("POST", "/v1/chat/completions", body)[0], 200)
+        self.assertGreater(server.metric("nanovllm:log_lines_dropped_total"), 0)
+        begin = time.monotonic()
+        self.assertEqual(server.stop(), (0, "invariants hold\n"))
+        self.assertLess(time.monotonic() - begin, 5)
 
     def test_settings_that_make_no_sense(self):
         held = socket.socket()
@@ -848,6 +1006,22 @@ class SettingsTest(unittest.TestCase):
             self.assertEqual(server.stop(), (0, "invariants hold\n"))
             self.assertLess(time.monotonic() - begin, 10)
             self.assertEqual(read_all(half), b"")
+
+    def test_whole_replies_beyond_the_time_to_drain_are_503(self):
+        server = self.start("--drain-timeout", "0.3")
+        with server.connect() as whole, server.connect() as stream:
+            whole.sendall(post(chat(False, 900, n=64)))
+            stream.sendall(post(chat(True, 900, n=64)))
+            read_until(stream, b"data: ")
+            self.assertTrue(soon(lambda: server.running() == 128))
+            server.process.send_signal(signal.SIGTERM)
+            with whole.makefile("rb") as file:
+                status, headers, body = read_reply(file)
+                self.assertEqual((status, headers["Connection"]), (503, "close"))
+                self.assertIn("shutting down", json.loads(body)["error"]["message"])
+            self.assertNotIn(b"[DONE]", read_all(stream))
+        output = server.process.communicate(timeout=DEADLINE)[0]
+        self.assertEqual((server.process.returncode, output), (0, b"invariants hold\n"))
 
     def test_sigterm_among_requests(self):
         for _ in range(4):  # what it is about takes a moment to hit

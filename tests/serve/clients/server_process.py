@@ -106,6 +106,14 @@ class ServerProcess:
             time.sleep(0.01)
         return time.monotonic() - begin
 
+    def wait_until_prepared(self, timeout=30):
+        """Waits until no request is on its way to the engine."""
+        begin = time.monotonic()
+        while self.metric("nanovllm:num_requests_preparing") > 0:
+            if time.monotonic() - begin > timeout:
+                raise TimeoutError(f"requests are prepared after {timeout} s")
+            time.sleep(0.01)
+
     def resident_bytes(self):
         with open(f"/proc/{self.pid}/status", encoding="ascii") as status:
             return int(re.search(r"VmRSS:\s+(\d+) kB", status.read()).group(1)) << 10

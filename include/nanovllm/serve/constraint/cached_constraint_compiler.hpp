@@ -33,6 +33,7 @@ class CachedConstraintCompiler final : public ConstraintCompiler {
 
   [[nodiscard]] std::shared_ptr<const TokenMaskSource> compile(const OutputConstraint& constraint,
                                                                std::stop_token stop = {}) override;
+  [[nodiscard]] bool is_known(const OutputConstraint& constraint) const override;
 
   [[nodiscard]] std::size_t size_bytes() const;    ///< of what is remembered, with refusals
   [[nodiscard]] std::size_t num_compiled() const;  ///< compilations so far, failures among them
@@ -183,6 +184,14 @@ NANOVLLM_INLINE void CachedConstraintCompiler::finish(const std::string& key, co
     entries_.erase(oldest);
     recent_.pop_back();
   }
+}
+
+NANOVLLM_INLINE bool CachedConstraintCompiler::is_known(const OutputConstraint& constraint) const {
+  if (constraint.kind == OutputConstraint::Kind::none) return true;
+  const std::string key = detail::key_of(constraint);
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(key);
+  return found != entries_.end() && found->second->is_finished;
 }
 
 NANOVLLM_INLINE std::size_t CachedConstraintCompiler::size_bytes() const {

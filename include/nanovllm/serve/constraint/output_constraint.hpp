@@ -60,6 +60,11 @@ class ConstraintCompiler {
   ///             ends within milliseconds, by CompileCancelled if it was not ready.
   [[nodiscard]] virtual std::shared_ptr<const TokenMaskSource> compile(
       const OutputConstraint& constraint, std::stop_token stop = {}) = 0;
+
+  /// Whether `compile` would return, or throw, at once, because it has done the work before.
+  [[nodiscard]] virtual bool is_known(const OutputConstraint& constraint) const {
+    return constraint.kind == OutputConstraint::Kind::none;
+  }
 };
 
 }  // namespace nanovllm::serve

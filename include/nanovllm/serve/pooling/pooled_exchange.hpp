@@ -7,23 +7,27 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/pooling/reranker.hpp"
+#include "nanovllm/serve/effort.hpp"
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/reply/generation.hpp"
 
 namespace nanovllm::serve {
 
-// Each parses a body, encodes its texts and submits a request for each of them. Throws ApiError for
-// a request that cannot be served, and whatever the engine throws.
+// Each parses a body, encodes its texts and submits a request for each of them. Null if that takes
+// longer than `effort` allows. Throws ApiError for a request that cannot be served, and whatever
+// the engine throws.
 
 /// The exchange of a request for embeddings.
 [[nodiscard]] std::shared_ptr<Exchange> start_embedding(AnyEngine& engine, Generation& generation,
-                                                        std::string_view body);
+                                                        std::string_view body,
+                                                        const Effort& effort = {});
 
 /// That of a request to score documents, or to sort them by their scores.
 /// @param defaults  what the request does not say.
 [[nodiscard]] std::shared_ptr<Exchange> start_scoring(AnyEngine& engine, Generation& generation,
                                                       const ScoreOptions& defaults,
-                                                      bool is_reranking, std::string_view body);
+                                                      bool is_reranking, std::string_view body,
+                                                      const Effort& effort = {});
 
 }  // namespace nanovllm::serve
 
@@ -46,15 +50,32 @@ namespace nanovllm::serve {
 
 namespace nanovllm::serve {
 
+namespace detail {
+
+/// Throws FieldError if vectors of the model have fewer dimensions, as far as that is known before
+/// one is computed.
+NANOVLLM_INLINE void check_dimensions(const AnyEngine& engine,
+                                      std::optional<std::size_t> dimensions) {
+  const auto most = engine.hidden_size();
+  if (!dimensions || !most || *dimensions <= static_cast<std::size_t>(*most)) return;
+  refuse_field("dimensions", concat("must be at most ", *most, ", got ", *dimensions));
+}
+
+}  // namespace detail
+
 NANOVLLM_INLINE std::shared_ptr<Exchange> start_embedding(AnyEngine& engine, Generation& generation,
-                                                          std::string_view body) {
+                                                          std::string_view body,
+                                                          const Effort& effort) {
   auto request = EmbeddingRequest::parse(parse_request_body(body));
   ReplyFrame frame = generation.reply_frame(request.model, "embd-", "list");
+  detail::check_dimensions(engine, request.dimensions);
   LoadShare share = generation.admit(static_cast<std::int64_t>(request.inputs.size()));
   const auto num_kept = num_kept_tokens(engine, request.truncation, 1);
   std::vector<std::vector<TokenId>> prompts;
-  for (std::size_t i = 0; i < request.inputs.size(); ++i)
-    prompts.push_back(prompt_tokens(engine, request.inputs[i], "input", num_kept));
+  for (const Prompt& input : request.inputs) {
+    effort.check_stop();
+    prompts.push_back(prompt_tokens(engine, input, "input", num_kept));
+  }
   // The reply cuts and scales.
   const SamplingParams params =
       embedding_params({.normalize = false, .priority = request.priority});
@@ -70,9 +91,11 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> start_embedding(AnyEngine& engine, Gen
 
 NANOVLLM_INLINE std::shared_ptr<Exchange> start_scoring(AnyEngine& engine, Generation& generation,
                                                         const ScoreOptions& defaults,
-                                                        bool is_reranking, std::string_view body) {
+                                                        bool is_reranking, std::string_view body,
+                                                        const Effort& effort) {
   const Json json = parse_request_body(body);
   auto request = is_reranking ? ScoreRequest::parse_rerank(json) : ScoreRequest::parse_score(json);
+  if (effort.is_short && request.num_text_bytes() > kShortBytes) return nullptr;
   const char* const kind = is_reranking ? "rerank" : "score";
   ReplyFrame frame =
       generation.reply_frame(request.model, is_reranking ? "rerank-" : "score-", "list");
@@ -91,6 +114,7 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> start_scoring(AnyEngine& engine, Gener
   LoadShare share = generation.admit(static_cast<std::int64_t>(request.documents.size()));
   std::vector<std::vector<TokenId>> prompts;
   for (std::size_t i = 0; i < request.documents.size(); ++i) {
+    effort.check_stop();
     const std::string field = request.documents.size() == 1
                                   ? request.documents_field
                                   : element_path(request.documents_field, i);

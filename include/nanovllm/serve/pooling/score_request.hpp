@@ -39,6 +39,14 @@ struct ScoreRequest {
   [[nodiscard]] const std::string& query_of(std::size_t document) const {
     return queries[queries.size() == 1 ? 0 : document];
   }
+
+  /// Of all prompts together, each of which has its query.
+  [[nodiscard]] std::size_t num_text_bytes() const {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < documents.size(); ++i)
+      count += documents[i].size() + query_of(i).size() + instruction.value_or("").size();
+    return count;
+  }
 };
 
 }  // namespace nanovllm::serve

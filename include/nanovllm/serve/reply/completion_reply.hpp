@@ -174,6 +174,7 @@ NANOVLLM_INLINE void CompletionReply::append_end(std::string& out, const Usage& 
 NANOVLLM_INLINE std::string CompletionReply::whole(const OutputUpdate& update, const Usage& usage) {
   WholeFrame reply(setup_.common.frame);
   for (std::size_t i = 0; i < choices_.size(); ++i) {
+    if (update.choices[i].finish_reason == FinishReason::error) continue;  // a beam without a text
     const PromptLogprobs& prompt = update.prompt_logprobs[prompt_of(i)];
     const bool has_prompt = setup_.logprobs && !setup_.echo.empty();
     add_tokens(choices_[i], update.choices[i]);

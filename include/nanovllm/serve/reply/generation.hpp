@@ -11,6 +11,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
+#include "nanovllm/serve/effort.hpp"
 #include "nanovllm/serve/engine_exchange.hpp"
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/reply/reply_ids.hpp"
@@ -26,10 +27,12 @@ class Generation {
   Generation(AnyEngine& engine, const ServiceConfig& config, std::shared_ptr<ServiceLoad> load)
       : engine_(engine), config_(config), load_(std::move(load)) {}
 
-  /// Parses a body, encodes its text, compiles its constraint and submits it. Throws ApiError for a
-  /// request that cannot be served, and whatever the engine throws.
-  [[nodiscard]] std::shared_ptr<Exchange> chat(std::string_view body);
-  [[nodiscard]] std::shared_ptr<Exchange> complete(std::string_view body);
+  /// Parses a body, encodes its text, compiles its constraint and submits it. Null if that takes
+  /// longer than `effort` allows. Throws ApiError for a request that cannot be served, and whatever
+  /// the engine throws.
+  [[nodiscard]] std::shared_ptr<Exchange> chat(std::string_view body, const Effort& effort = {});
+  [[nodiscard]] std::shared_ptr<Exchange> complete(std::string_view body,
+                                                   const Effort& effort = {});
 
   /// The model's name for the reply to a request that asks for `asked`, which may be empty. Throws
   /// ApiError (404) for a model that is not served.
@@ -44,6 +47,9 @@ class Generation {
             .created = unix_seconds()};
   }
 
+  /// Throws ApiError 503 while draining, 429 if the queue is full, counting the requests that are
+  /// being prepared.
+  void check_queue() const;
   /// Reserves room for sequences. Throws ApiError 503 while draining, 429 if the queue is full.
   [[nodiscard]] LoadShare admit(std::int64_t num_sequences) const;
 
@@ -52,9 +58,24 @@ class Generation {
   [[nodiscard]] bool is_draining() const noexcept { return is_draining_; }
 
  private:
+  [[nodiscard]] std::int64_t max_sequences() const {
+    return std::int64_t{config_.max_num_seqs} + config_.max_queue;
+  }
+  [[noreturn]] void refuse_queue() const;
+  /// Whether `constrain` would compile.
+  [[nodiscard]] bool compiles(const OutputConstraint& constraint) const {
+    return config_.constraints != nullptr && !config_.constraints->is_known(constraint);
+  }
   /// Compiles `constraint`, which came in the field `field`. Throws ApiError (400) if it cannot.
   void constrain(SamplingParams& params, const OutputConstraint& constraint,
-                 const std::string& field) const;
+                 const std::string& field, const Effort& effort) const;
+  /// Submits a request for each of `prompts`. Errors name the fields of the request.
+  template <class Request>
+  [[nodiscard]] std::shared_ptr<Exchange> submit(const Request& request,
+                                                 EngineExchange::Setup setup,
+                                                 const std::vector<std::vector<TokenId>>& prompts,
+                                                 std::unique_ptr<ReplyWriter> writer,
+                                                 LoadShare& share);
   template <class Request>
   [[nodiscard]] ReplySetup reply_setup(const Request& request, const char* id, const char* object);
 
@@ -76,6 +97,7 @@ class Generation {
 #include <utility>
 #include <variant>
 
+#include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/serve/admission.hpp"
 #include "nanovllm/serve/reply/chat_reply.hpp"
 #include "nanovllm/serve/reply/completion_reply.hpp"
@@ -93,20 +115,26 @@ NANOVLLM_INLINE const std::string& Generation::model_name(const std::string& ask
   return *found;
 }
 
+NANOVLLM_INLINE void Generation::refuse_queue() const {
+  throw ApiError(429, concat("the queue is full: ", max_sequences(),
+                             " sequences are under way or waiting; try again later"));
+}
+
+NANOVLLM_INLINE void Generation::check_queue() const {
+  if (is_draining_) throw ApiError(503, "the server is shutting down");
+  if (load_->num_unfinished + load_->counters.num_preparing >= max_sequences()) refuse_queue();
+}
+
 NANOVLLM_INLINE LoadShare Generation::admit(std::int64_t num_sequences) const {
   if (is_draining_) throw ApiError(503, "the server is shutting down");
-  const std::int64_t limit = std::int64_t{config_.max_num_seqs} + config_.max_queue;
-  auto share = LoadShare::take(load_, num_sequences, limit);
-  if (!share) {
-    throw ApiError(429, concat("the queue is full: ", limit,
-                               " sequences are under way or waiting; try again later"));
-  }
+  auto share = LoadShare::take(load_, num_sequences, max_sequences());
+  if (!share) refuse_queue();
   return std::move(*share);
 }
 
 NANOVLLM_INLINE void Generation::constrain(SamplingParams& params,
                                            const OutputConstraint& constraint,
-                                           const std::string& field) const {
+                                           const std::string& field, const Effort& effort) const {
   if (constraint.kind == OutputConstraint::Kind::none) return;
   if (!config_.constraints)
     throw ApiError(400, field + ": this server holds answers to no form", field);
@@ -116,8 +144,11 @@ NANOVLLM_INLINE void Generation::constrain(SamplingParams& params,
   if (has_calls && config_.tool_call_format == ToolCallFormat::none)
     throw ApiError(400, field + ": this server reads no tool calls", field);
   try {
-    params.token_masks = config_.constraints->compile(constraint);
+    params.token_masks = config_.constraints->compile(constraint, effort.stop);
   } catch (const ApiError&) {
+    throw;
+  } catch (const CompileCancelled&) {
+    effort.check_stop();
     throw;
   } catch (const RequestError& error) {
     throw ApiError(400, concat(field, ": ", error.what()), field);
@@ -137,20 +168,45 @@ ReplySetup Generation::reply_setup(const Request& request, const char* id, const
           .return_prompt_logprobs = request.sampling.prompt_logprobs.has_value()};
 }
 
-NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body) {
+template <class Request>
+std::shared_ptr<Exchange> Generation::submit(const Request& request, EngineExchange::Setup setup,
+                                             const std::vector<std::vector<TokenId>>& prompts,
+                                             std::unique_ptr<ReplyWriter> writer,
+                                             LoadShare& share) {
+  const SamplingParams& params = request.sampling;
+  if (params.token_masks) setup.rules.push_back(request.constraint_field);
+  if (!params.allowed_token_ids.empty()) setup.rules.emplace_back("allowed_token_ids");
+  if (!params.bad_words.empty()) setup.rules.emplace_back("bad_words");
+  if (params.min_tokens > 0) setup.rules.emplace_back("min_tokens");
+  try {
+    return std::make_shared<EngineExchange>(engine_, setup, prompts, params, std::move(writer),
+                                            share);
+  } catch (const ApiError&) {
+    throw;
+  } catch (const RequestError& error) {
+    std::string message = in_own_name(error.what(), "token_masks", request.constraint_field);
+    if constexpr (requires { request.beam_field; })
+      message = in_own_name(std::move(message), "beam_width", request.beam_field);
+    throw ApiError(400, message);
+  }
+}
+
+NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body,
+                                                           const Effort& effort) {
   auto request = ChatCompletionRequest::parse(parse_request_body(body));
   const char* object = request.stream ? "chat.completion.chunk" : "chat.completion";
   ChatReply::Setup reply{.common = reply_setup(request, "chatcmpl-", object),
                          .logprobs = request.logprobs,
                          .top_logprobs = request.top_logprobs,
                          .ids = ids_};
-  SamplingParams& params = request.sampling;
-  LoadShare share = admit(num_samples(params));
-  reply.parser = answer_format(engine_, request, config_.tool_call_format, config_.parse_reasoning);
   request.constraint.tool_call_format = config_.tool_call_format;
   if (const auto& chat_template = engine_.text().chat_template)
     request.constraint.after_reasoning =
         expects_thought(*chat_template, request.options) || continues_thought(engine_, request);
+  if (effort.is_short && compiles(request.constraint)) return nullptr;
+  SamplingParams& params = request.sampling;
+  LoadShare share = admit(num_samples(params));
+  reply.parser = answer_format(engine_, request, config_.tool_call_format, config_.parse_reasoning);
   // Without a parser of thoughts, they are content.
   reply.parser.only_calls = request.constraint.kind == OutputConstraint::Kind::tool_calls &&
                             (config_.parse_reasoning || !request.constraint.after_reasoning);
@@ -166,19 +222,22 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body
                                                    std::numeric_limits<std::int32_t>::max());
   params.max_tokens = request.max_tokens.value_or(static_cast<std::int32_t>(left));
   check_token_ids(engine_, prompts, params);
-  constrain(params, request.constraint, request.constraint_field);
+  effort.check_stop();
+  constrain(params, request.constraint, request.constraint_field, effort);
   if (request.return_token_ids) reply.prompt_token_ids = prompts[0];
-  const EngineExchange::Setup setup{
+  EngineExchange::Setup setup{
       .kind = "chat",
       .is_stream = request.stream,
       .cache_salt = std::move(request.cache_salt),
       .keep_token_ids = request.return_token_ids || reply.common.stop_rules.need_tokens()};
-  return std::make_shared<EngineExchange>(engine_, setup, prompts, params,
-                                          std::make_unique<ChatReply>(std::move(reply)), share);
+  return submit(request, std::move(setup), prompts, std::make_unique<ChatReply>(std::move(reply)),
+                share);
 }
 
-NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view body) {
+NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view body,
+                                                               const Effort& effort) {
   auto request = CompletionRequest::parse(parse_request_body(body));
+  if (effort.is_short && compiles(request.constraint)) return nullptr;
   SamplingParams& params = request.sampling;
   if (request.stream && params.prompt_logprobs && !request.echo) {
     throw ApiError(400,
@@ -198,6 +257,7 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view 
   const auto num_kept = num_kept_tokens(engine_, request.truncation, params.max_tokens);
   std::vector<std::vector<TokenId>> prompts;
   for (const Prompt& prompt : request.prompts) {
+    effort.check_stop();
     prompts.push_back(prompt_tokens(engine_, prompt, "prompt", num_kept));
     if (!request.prompt_only) check_max_tokens(engine_, prompts.back().size(), params.max_tokens);
     if (!request.echo) continue;
@@ -207,17 +267,18 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view 
                                          : tokenizer_of(engine_).decode(prompts.back(), false));
   }
   check_token_ids(engine_, prompts, params);
-  constrain(params, request.constraint, request.constraint_field);
+  effort.check_stop();
+  constrain(params, request.constraint, request.constraint_field, effort);
   if (request.return_token_ids || request.echo) reply.prompt_token_ids = prompts;
-  const EngineExchange::Setup setup{
+  EngineExchange::Setup setup{
       .kind = "completion",
       .is_stream = request.stream,
       .cache_salt = std::move(request.cache_salt),
       .keep_token_ids = request.return_token_ids || reply.common.stop_rules.need_tokens(),
       .drop_generated = request.prompt_only,
       .prompts_first = params.prompt_logprobs.has_value()};
-  return std::make_shared<EngineExchange>(
-      engine_, setup, prompts, params, std::make_unique<CompletionReply>(std::move(reply)), share);
+  return submit(request, std::move(setup), prompts,
+                std::make_unique<CompletionReply>(std::move(reply)), share);
 }
 
 }  // namespace nanovllm::serve

@@ -46,6 +46,7 @@ struct OutputUpdate {
   bool has_failed = false;  ///< a request has ended with an error, or the engine aborted it
   bool all_ended = false;   ///< all requests have ended
   bool is_aborted = false;  ///< of a failure: the engine aborted the request
+  bool is_refused = false;  ///< of a failure: what the request asks for cannot be had
   std::string error{};      ///< of a failure
   std::int64_t num_cached_tokens = 0;  ///< when all have ended
   /// By prompt. Set when all requests have ended, or, if prompts come first, once when known.
@@ -122,7 +123,7 @@ class PendingOutput {
   std::int64_t num_cached_tokens_ = 0, num_generated_tokens_ = 0;
   std::optional<double> first_token_seconds_{};
   bool has_update_ = false, head_given_ = false;
-  bool is_cancelled_ = false, has_failed_ = false, is_aborted_ = false;
+  bool is_cancelled_ = false, has_failed_ = false, is_aborted_ = false, is_refused_ = false;
   std::string error_, outcome_;
   std::function<void()> wake_;
 };
@@ -234,7 +235,8 @@ NANOVLLM_INLINE void PendingOutput::end(std::size_t prompt, const Output& output
     for (std::size_t i = 0; i < num_others; ++i)
       collect_completion(first + 1 + i, output.alternatives[i]);
   }
-  // Of several samples those before may have ended by themselves.
+  // Of several samples those before may have ended by themselves. Without a message, an error is
+  // that of a beam alone, where there are fewer texts than beams.
   const auto has = [&](FinishReason reason) {
     return output.finish_reason == reason ||
            std::ranges::any_of(output.alternatives, [&](const Completion& completion) {
@@ -243,7 +245,7 @@ NANOVLLM_INLINE void PendingOutput::end(std::size_t prompt, const Output& output
   };
   FinishReason reason = output.finish_reason;
   if (has(FinishReason::abort)) reason = FinishReason::abort;
-  if (has(FinishReason::error)) reason = FinishReason::error;
+  if (has(FinishReason::error) && !output.error.empty()) reason = FinishReason::error;
   load_->counters.finish(reason);
   if (is_cancelled_) return;
   if (!setup_.prompts_first) prompt_logprobs_[prompt] = output.prompt_logprobs;
@@ -252,6 +254,7 @@ NANOVLLM_INLINE void PendingOutput::end(std::size_t prompt, const Output& output
   if (has_failed_ || !fails) return;
   has_failed_ = true;
   is_aborted_ = reason == FinishReason::abort;
+  is_refused_ = output.is_refused;
   error_ = output.error;
 }
 
@@ -267,6 +270,7 @@ NANOVLLM_INLINE void PendingOutput::take(OutputUpdate& update) {
   update.is_cancelled = is_cancelled_;
   update.has_failed = has_failed_;
   update.is_aborted = is_aborted_;
+  update.is_refused = is_refused_;
   update.all_ended = num_going_on_ == 0;
   if (update.has_failed) update.error = error_;
   if (setup_.prompts_first) {

@@ -1,6 +1,7 @@
 #pragma once
 /// Errors as OpenAI's API words them.
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +35,11 @@ struct ApiError : RequestError {
   std::optional<std::string> param;  ///< the field at fault: "messages[2].content"
   std::string code;                  ///< "context_length_exceeded", …; empty is written as null
 };
+
+/// `message` with `name`, the engine's for a field, replaced by `own`, the request's, wherever it
+/// is a word.
+[[nodiscard]] std::string in_own_name(std::string message, std::string_view name,
+                                      std::string_view own);
 
 }  // namespace nanovllm::serve
 
@@ -71,6 +77,19 @@ NANOVLLM_INLINE ApiError ApiError::of(const RequestError& error) {
 
 NANOVLLM_INLINE ApiError ApiError::model_not_found(std::string_view model) {
   return {404, concat("The model `", model, "` does not exist."), "model", "model_not_found"};
+}
+
+NANOVLLM_INLINE std::string in_own_name(std::string message, std::string_view name,
+                                        std::string_view own) {
+  const auto is_letter = [&](std::size_t i) {
+    return i < message.size() && (message[i] == '_' || (message[i] >= 'a' && message[i] <= 'z'));
+  };
+  for (std::size_t i = message.find(name); i != std::string::npos; i = message.find(name, i)) {
+    const bool is_word = !is_letter(i - 1) && !is_letter(i + name.size());
+    if (is_word) message.replace(i, name.size(), own);
+    i += is_word ? own.size() : name.size();
+  }
+  return message;
 }
 
 NANOVLLM_INLINE Json ApiError::to_json() const {

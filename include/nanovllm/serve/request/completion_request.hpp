@@ -28,6 +28,7 @@ struct CompletionRequest {
   SamplingParams sampling{};
   OutputConstraint constraint{};
   std::string constraint_field{};  ///< path of the field that states it; empty for Kind::none
+  std::string beam_field{};        ///< the field that asks for a beam search
   bool echo = false;               ///< the prompt comes before the completion
   /// `max_tokens` was 0, which is allowed with `echo`. `sampling.max_tokens` is 1, the least that
   /// the engine takes, and the generated token is left out of the reply.
@@ -113,6 +114,7 @@ NANOVLLM_INLINE CompletionRequest CompletionRequest::parse(const Json& json) {
     body.refuse(name, "is not supported in completions, whose prompt no template renders");
   request.sampling = parse_sampling(body);
   parse_beam_search(body, request.sampling);
+  request.beam_field = beam_field_of(body);
   request.echo = body.flag("echo");
   detail::read_token_limit(body, request);
   request.truncation = parse_truncation(body);

@@ -16,6 +16,11 @@ namespace nanovllm::serve {
 /// FieldError.
 void parse_beam_search(const RequestFields& body, SamplingParams& params);
 
+/// The field that asks for a beam search, if one does.
+[[nodiscard]] inline const char* beam_field_of(const RequestFields& body) {
+  return body.has("beam_width") ? "beam_width" : "use_beam_search";
+}
+
 /// Throws RequestError for fields that cannot be combined; the rules are those of validate().
 void check_sampling(const RequestFields& body, const SamplingParams& params);
 
@@ -24,9 +29,11 @@ void check_sampling(const RequestFields& body, const SamplingParams& params);
 #if NANOVLLM_BODIES
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 
 #include "nanovllm/sampling/sampling_json.hpp"
+#include "nanovllm/serve/request/api_error.hpp"
 
 namespace nanovllm::serve {
 
@@ -64,6 +71,9 @@ NANOVLLM_INLINE void parse_beam_search(const RequestFields& body, SamplingParams
   for (const std::string_view name : detail::kBeamFields)
     detail::read_field(*find_sampling_field(name), body, params);
   if (!body.flag("use_beam_search")) return;
+  if (!params.beam_width && params.best_of && *params.best_of < params.n)
+    refuse_field(body.path("best_of"),
+                 concat("must be at least n = ", params.n, ", got ", *params.best_of));
   if (!params.beam_width) params.beam_width = params.best_of.value_or(params.n);
   params.best_of.reset();
 }
@@ -73,12 +83,11 @@ NANOVLLM_INLINE void check_sampling(const RequestFields& body, const SamplingPar
     validate(params);
   } catch (const RequestError& error) {
     // The message begins with the name of a field, which need not be the one that was sent.
-    const std::string_view message = error.what();
-    std::string_view name = message.substr(0, message.find_first_of(" :"));
-    if (!body.has(name) && name == "beam_width") name = "use_beam_search";
+    const std::string message = in_own_name(error.what(), "beam_width", beam_field_of(body));
+    std::string_view name = std::string_view(message).substr(0, message.find_first_of(" :"));
     if (!body.has(name) && name == "length_penalty") name = "early_stopping";
-    if (!body.has(name)) throw;
-    throw FieldError(error.what(), body.path(name));
+    if (!body.has(name)) throw RequestError(message);
+    throw FieldError(message, body.path(name));
   }
 }
 

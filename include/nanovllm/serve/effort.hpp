@@ -1,0 +1,28 @@
+#pragma once
+/// How long a request may be worked on before it is submitted.
+
+#include <cstddef>
+#include <stop_token>
+
+#include "nanovllm/serve/request/api_error.hpp"
+
+namespace nanovllm::serve {
+
+/// Bytes of a body, and of texts to make tokens of, that take a few milliseconds at the most.
+inline constexpr std::size_t kShortBytes = std::size_t{16} << 10;
+
+/// What may be done for a request on the thread that prepares it.
+struct Effort {
+  /// Only what takes some milliseconds: no body and no texts above kShortBytes, no constraint that
+  /// has to be compiled.
+  bool is_short = false;
+  std::stop_token stop{};  ///< gives long work up
+
+  /// Throws ApiError (503) if it is to be given up.
+  void check_stop() const {
+    if (stop.stop_requested())
+      throw ApiError(503, "the server gave the request up before it was started; try again later");
+  }
+};
+
+}  // namespace nanovllm::serve

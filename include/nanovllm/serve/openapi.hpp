@@ -1,0 +1,293 @@
+#pragma once
+/// The description of a service's routes in OpenAPI 3.1, made of the table that it follows.
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/json.hpp"
+
+namespace nanovllm::serve {
+
+/// What a request's body is.
+enum class BodyKind : std::uint8_t {
+  none,
+  chat,
+  completion,
+  embedding,
+  score,
+  rerank,
+  tokenize,
+  detokenize
+};
+
+/// A route, as far as clients see it.
+struct RouteInfo {
+  std::string_view path;  ///< one that ends in '/' is followed by the name of a model
+  std::string_view method, kind, summary;
+  BodyKind body = BodyKind::none;
+  std::string_view reply_type = "application/json";
+};
+
+/// The document. Bodies have the fields that the service reads; those of sampling are those of
+/// kSamplingFields, with their ranges.
+[[nodiscard]] Json openapi_document(std::span<const RouteInfo> routes);
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_BODIES
+
+#include <cfloat>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/version.hpp"
+
+namespace nanovllm::serve {
+namespace detail {
+
+/// A body's own fields, which go before those of sampling.
+struct BodySchema {
+  BodyKind kind;
+  std::string_view name;
+  std::string_view fields;    ///< JSON: "properties"
+  std::string_view required;  ///< JSON: a list of names
+  bool has_sampling = false;
+};
+
+inline constexpr std::string_view kChatProperties = R"({
+  "model": {"type": "string"},
+  "messages": {"type": "array", "minItems": 1, "maxItems": 16384, "items": {
+    "type": "object", "required": ["role"], "properties": {
+      "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+      "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
+        "type": "object", "required": ["type", "text"],
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]}}}},
+  "max_completion_tokens": {"type": "integer", "minimum": 1},
+  "stream": {"type": "boolean"},
+  "stream_options": {"$ref": "#/components/schemas/StreamOptions"},
+  "logprobs": {"type": "boolean"},
+  "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
+  "tools": {"type": "array", "maxItems": 128, "items": {"type": "object"}},
+  "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]},
+  "parallel_tool_calls": {"type": "boolean"},
+  "response_format": {"$ref": "#/components/schemas/ResponseFormat"},
+  "chat_template_kwargs": {"type": "object"},
+  "continue_final_message": {"type": "boolean"},
+  "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
+  "cache_salt": {"type": "string", "minLength": 1, "maxLength": 512},
+  "return_token_ids": {"type": "boolean"},
+  "guided_json": {"anyOf": [{"type": "object"}, {"type": "string"}]},
+  "guided_regex": {"type": "string", "minLength": 1},
+  "guided_choice": {"type": "array", "minItems": 1, "maxItems": 1024,
+                    "items": {"type": "string", "minLength": 1}}})";
+
+inline constexpr std::string_view kCompletionProperties = R"({
+  "model": {"type": "string"},
+  "prompt": {"$ref": "#/components/schemas/Prompt"},
+  "echo": {"type": "boolean"},
+  "stream": {"type": "boolean"},
+  "stream_options": {"$ref": "#/components/schemas/StreamOptions"},
+  "use_beam_search": {"type": "boolean"},
+  "response_format": {"$ref": "#/components/schemas/ResponseFormat"},
+  "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
+  "cache_salt": {"type": "string", "minLength": 1, "maxLength": 512},
+  "return_token_ids": {"type": "boolean"},
+  "guided_json": {"anyOf": [{"type": "object"}, {"type": "string"}]},
+  "guided_regex": {"type": "string", "minLength": 1},
+  "guided_choice": {"type": "array", "minItems": 1, "maxItems": 1024,
+                    "items": {"type": "string", "minLength": 1}}})";
+
+inline constexpr std::string_view kScoreProperties = R"({
+  "model": {"type": "string"},
+  "text_1": {"$ref": "#/components/schemas/Texts"},
+  "text_2": {"$ref": "#/components/schemas/Texts"},
+  "queries": {"$ref": "#/components/schemas/Texts"},
+  "documents": {"$ref": "#/components/schemas/Texts"},
+  "instruction": {"type": "string"},
+  "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
+  "priority": {"type": "integer"}})";
+
+inline constexpr std::string_view kRerankProperties = R"({
+  "model": {"type": "string"},
+  "query": {"type": "string"},
+  "documents": {"type": "array", "minItems": 1, "maxItems": 2048, "items": {"anyOf": [
+    {"type": "string"},
+    {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}]}},
+  "top_n": {"type": "integer", "minimum": 0},
+  "return_documents": {"type": "boolean"},
+  "instruction": {"type": "string"},
+  "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
+  "priority": {"type": "integer"}})";
+
+inline constexpr std::string_view kEmbeddingProperties = R"({
+  "model": {"type": "string"},
+  "input": {"$ref": "#/components/schemas/Prompt"},
+  "encoding_format": {"enum": ["float", "base64"]},
+  "dimensions": {"type": "integer", "minimum": 1},
+  "normalize": {"type": "boolean"},
+  "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
+  "priority": {"type": "integer"}})";
+
+inline constexpr std::string_view kTokenizeProperties = R"({
+  "model": {"type": "string"},
+  "prompt": {"type": "string"},
+  "messages": {"type": "array", "items": {"type": "object"}},
+  "return_token_strs": {"type": "boolean"}})";
+
+inline constexpr std::string_view kDetokenizeProperties = R"({
+  "model": {"type": "string"},
+  "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}})";
+
+inline constexpr BodySchema kBodySchemas[] = {
+    {BodyKind::chat, "ChatCompletionRequest", kChatProperties, R"(["messages"])", true},
+    {BodyKind::completion, "CompletionRequest", kCompletionProperties, R"(["prompt"])", true},
+    {BodyKind::embedding, "EmbeddingRequest", kEmbeddingProperties, R"(["input"])"},
+    {BodyKind::score, "ScoreRequest", kScoreProperties, "[]"},
+    {BodyKind::rerank, "RerankRequest", kRerankProperties, R"(["query", "documents"])"},
+    {BodyKind::tokenize, "TokenizeRequest", kTokenizeProperties, "[]"},
+    {BodyKind::detokenize, "DetokenizeRequest", kDetokenizeProperties, R"(["tokens"])"},
+};
+
+/// What bodies and replies have in common.
+inline constexpr std::string_view kSharedSchemas = R"({
+  "Error": {"type": "object", "required": ["error"], "properties": {"error": {
+    "type": "object", "required": ["message", "type", "param", "code"], "properties": {
+      "message": {"type": "string"}, "type": {"type": "string"},
+      "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]}}}}},
+  "Prompt": {"anyOf": [
+    {"type": "string"},
+    {"type": "array", "minItems": 1, "items": {"type": "string"}},
+    {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
+    {"type": "array", "minItems": 1,
+     "items": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}}]},
+  "Texts": {"anyOf": [{"type": "string"},
+                      {"type": "array", "minItems": 1, "items": {"type": "string"}}]},
+  "StreamOptions": {"type": "object", "properties": {
+    "include_usage": {"type": "boolean"}, "continuous_usage_stats": {"type": "boolean"}}},
+  "ResponseFormat": {"type": "object", "required": ["type"], "properties": {
+    "type": {"enum": ["text", "json_object", "json_schema"]},
+    "json_schema": {"type": "object"}}}})";
+
+/// The schema of a field of SamplingParams.
+NANOVLLM_INLINE Json sampling_schema(const SamplingField& field) {
+  const auto number = [&](const char* type, bool is_whole) {
+    Json out = Json::object({{"type", type}});
+    const auto bound = [&](const char* name, double value) {
+      if (value <= -FLT_MAX || value >= FLT_MAX) return;
+      out[name] = is_whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
+    };
+    bound(field.range.excludes_low ? "exclusiveMinimum" : "minimum", field.range.low);
+    bound("maximum", field.range.high);
+    return out;
+  };
+  const auto list = [&](Json items) {
+    Json out = Json::object({{"type", "array"}, {"items", std::move(items)}});
+    if (field.max_size != std::numeric_limits<std::size_t>::max()) out["maxItems"] = field.max_size;
+    return out;
+  };
+  const auto schema_of = [&]<class T>(T SamplingParams::*) -> Json {
+    if constexpr (std::is_same_v<T, bool>) {
+      return Json::object({{"type", "boolean"}});
+    } else if constexpr (std::is_same_v<T, float> || std::is_same_v<T, std::optional<float>>) {
+      return number("number", false);
+    } else if constexpr (std::is_same_v<T, std::int32_t> ||
+                         std::is_same_v<T, std::optional<std::int32_t>>) {
+      return number("integer", true);
+    } else if constexpr (std::is_same_v<T, std::optional<std::uint64_t>>) {
+      return Json::object({{"type", "integer"}, {"minimum", 0}});
+    } else if constexpr (std::is_same_v<T, std::vector<TokenId>>) {
+      return list(Json::object({{"type", "integer"}, {"minimum", 0}}));
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      return list(Json::object({{"type", "string"}, {"minLength", 1}}));
+    } else if constexpr (std::is_same_v<T, std::vector<TokenBias>>) {
+      return Json::object({{"type", "object"}, {"additionalProperties", number("number", false)}});
+    } else {
+      return Json();  // early_stopping: true, false or "never"
+    }
+  };
+  return std::visit(schema_of, field.member);
+}
+
+NANOVLLM_INLINE Json body_schema(const BodySchema& body) {
+  Json properties = parse_json(body.fields);
+  if (body.has_sampling) {
+    for (const SamplingField& field : kSamplingFields) {
+      Json schema = sampling_schema(field);
+      if (properties.find(field.name) == nullptr && !schema.is_null())
+        properties[std::string(field.name)] = std::move(schema);
+    }
+  }
+  return Json::object({{"type", "object"},
+                       {"required", parse_json(body.required)},
+                       {"properties", std::move(properties)}});
+}
+
+NANOVLLM_INLINE Json content_of(std::string_view type, Json schema) {
+  return Json::object({{std::string(type), Json::object({{"schema", std::move(schema)}})}});
+}
+
+NANOVLLM_INLINE Json reference_to(std::string_view name) {
+  return Json::object({{"$ref", concat("#/components/schemas/", name)}});
+}
+
+NANOVLLM_INLINE Json operation(const RouteInfo& route) {
+  Json replies = content_of(route.reply_type, Json::object({}));
+  const bool may_stream = route.body == BodyKind::chat || route.body == BodyKind::completion;
+  if (may_stream) replies["text/event-stream"] = Json::object({{"schema", Json::object({})}});
+  Json out = Json::object({{"summary", route.summary}, {"tags", Json::array({route.kind})}});
+  if (route.path.ends_with('/')) {
+    out["parameters"] = Json::array(
+        {Json::object({{"name", "model"},
+                       {"in", "path"},
+                       {"required", true},
+                       {"schema", Json::object({{"type", "string"}, {"minLength", 1}})}})});
+  }
+  for (const BodySchema& body : kBodySchemas) {
+    if (body.kind != route.body) continue;
+    out["requestBody"] = Json::object(
+        {{"required", true}, {"content", content_of("application/json", reference_to(body.name))}});
+  }
+  Json error = route.kind == "health" ? Json::object({}) : reference_to("Error");
+  out["responses"] = Json::object(
+      {{"200", Json::object({{"description", "the answer"}, {"content", std::move(replies)}})},
+       {"default", Json::object({{"description", "an error"},
+                                 {"content", content_of("application/json", std::move(error))}})}});
+  return out;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE Json openapi_document(std::span<const RouteInfo> routes) {
+  Json paths = Json::object({});
+  for (const RouteInfo& route : routes) {
+    std::string path(route.path);
+    if (path.ends_with('/')) path += "{model}";
+    std::string method = route.method == "GET" ? "get" : "post";
+    if (paths.find(path) == nullptr) paths[path] = Json::object({});
+    paths[path][method] = detail::operation(route);
+  }
+  Json schemas = parse_json(detail::kSharedSchemas);
+  for (const detail::BodySchema& body : detail::kBodySchemas)
+    schemas[std::string(body.name)] = detail::body_schema(body);
+  const std::string version =
+      concat(NANOVLLM_VERSION_MAJOR, '.', NANOVLLM_VERSION_MINOR, '.', NANOVLLM_VERSION_PATCH);
+  return Json::object({{"openapi", "3.1.0"},
+                       {"info", Json::object({{"title", "nanovllm"}, {"version", version}})},
+                       {"paths", std::move(paths)},
+                       {"components", Json::object({{"schemas", std::move(schemas)}})}});
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES
