@@ -1,7 +1,8 @@
-// Streams a continuation of a prompt, in C. Usage: c_api [MODEL_DIR] ["prompt"]
+// Streams a continuation of a prompt, in C; `c_api --help`.
 #include <nanovllm/c/nanovllm.h>
 
 #include <stdio.h>
+#include <string.h>
 
 static int32_t print(void* user, const nvllm_event* event) {
   (void)user;
@@ -17,13 +18,25 @@ static int report(const char* what) {
 }
 
 int main(int argc, char** argv) {
+  if (argc > 3 || (argc > 1 && strncmp(argv[1], "-", 1) == 0)) {
+    const int asked = argc == 2 && strcmp(argv[1], "--help") == 0;
+    fprintf(asked ? stdout : stderr, "usage: c_api [MODEL_DIR] [\"prompt\"]\n");
+    return asked ? 0 : 2;
+  }
+
   nvllm_engine_config config;
   nvllm_engine_config_init(&config);
   config.model = argc > 1 ? argv[1] : "examples/models/fairytale";
 
   nvllm_sampling_params sampling;
   nvllm_sampling_params_init(&sampling);
-  sampling.max_tokens = 400;
+  static const char* const sentence_ends[] = {". ", "! ", "? ", ".\n", ".' ", ".\" "};
+  sampling.repetition_penalty = 1.05f;  // or a small model repeats itself
+  sampling.max_tokens = 160;
+  sampling.min_tokens = 90;  // the first end of a sentence behind these ends the tale
+  sampling.stop = sentence_ends;
+  sampling.num_stop = sizeof sentence_ends / sizeof *sentence_ends;
+  sampling.include_stop_str_in_output = 1;
 
   nvllm_request request;
   nvllm_request_init(&request);

@@ -1,4 +1,4 @@
-// A chat in the terminal. Usage: chat [MODEL_DIR] [--no-think]
+// A chat in the terminal; `chat --help`.
 //
 // A session keeps the conversation and what was computed of it; the program shows how much that is.
 // /save FILE, /load FILE, /fork, /back and /clear do with the session what they say. An empty line
@@ -9,11 +9,19 @@
 #include <iostream>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "plain_command_line.hpp"
+
 namespace nvllm = nanovllm;
+
+constexpr const char* kUsage =
+    "usage: chat [MODEL_DIR] [--no-think]\n"
+    "A chat in the terminal. An empty line or end of input ends it.\n"
+    "  --no-think  turns reasoning off in hybrid models\n"
+    "  --version   prints the library's version\n"
+    "In the chat: /save FILE, /load FILE, /fork, /back after a /fork, /clear\n";
 
 /// The current session, and the points that /back returns to.
 class Chat {
@@ -81,15 +89,12 @@ void run(nvllm::AnyEngine& engine, std::optional<bool> enable_thinking) {
 }
 
 int main(int argc, char** argv) try {
-  const char* model = "examples/models/fairytale";
+  const auto line = nvllm::examples::read_command_line(
+      argc, argv, {.text = kUsage, .most = 1, .flags = {"--no-think"}});
+  if (line.status) return *line.status;
+  const std::string model = line.argument(0, "examples/models/fairytale");
   std::optional<bool> enable_thinking;
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]) == "--no-think") {
-      enable_thinking = false;
-    } else {
-      model = argv[i];
-    }
-  }
+  if (line.has("--no-think")) enable_thinking = false;
   const auto engine =
       nvllm::make_engine<nvllm::PublishedModels>({.model = model,
                                                   .on_load = nvllm::load_progress_line(),

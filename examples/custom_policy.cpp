@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "plain_command_line.hpp"
+
 namespace nvllm = nanovllm;
 
 /// Plans like continuous batching, for a batch of one.
@@ -28,7 +30,7 @@ struct OneAtATimePolicy : nvllm::DefaultPolicy {
 };
 
 template <class Policy>
-std::vector<nvllm::Output> run(const char* model, const std::vector<std::string>& prompts) {
+std::vector<nvllm::Output> run(const std::string& model, const std::vector<std::string>& prompts) {
   nvllm::Engine<nvllm::Qwen3<nvllm::shapes::fairytale>, Policy> engine(
       {.model = model, .on_generate = nvllm::generate_progress_line()});
   std::printf("%s", engine.describe().c_str());
@@ -40,7 +42,13 @@ std::vector<nvllm::Output> run(const char* model, const std::vector<std::string>
 }
 
 int main(int argc, char** argv) try {
-  const char* model = argc > 1 ? argv[1] : "examples/models/fairytale";
+  const auto line = nvllm::examples::read_command_line(
+      argc, argv,
+      {.text = "usage: custom_policy [MODEL_DIR]\n"
+               "Serves the same prompts by the default policy and by one of its own.\n",
+       .most = 1});
+  if (line.status) return *line.status;
+  const std::string model = line.argument(0, "examples/models/fairytale");
   std::vector<std::string> prompts;
   for (const char* who :
        {"king", "tailor", "fox", "princess", "miller", "wolf", "giant", "queen"}) {

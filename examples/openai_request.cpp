@@ -1,18 +1,27 @@
-// Answers one request of the OpenAI API, without HTTP. Usage: openai_request MODEL_DIR [JSON]
+// Answers one request of the OpenAI API, without HTTP; `openai_request --help`.
 #include <nanovllm/engine.hpp>
 #include <nanovllm/serve/service.hpp>
 
 #include <cstdio>
+#include <string>
 #include <thread>
+
+#include "plain_command_line.hpp"
 
 namespace nvllm = nanovllm;
 
 int main(int argc, char** argv) try {
-  const char* model = argc > 1 ? argv[1] : "examples/models/fairytale";
-  const char* body = argc > 2 ? argv[2] : R"({
+  const auto line = nvllm::examples::read_command_line(
+      argc, argv,
+      {.text = "usage: openai_request [MODEL_DIR] ['BODY']\n"
+               "Answers one request of the OpenAI API, without HTTP.\n",
+       .most = 2});
+  if (line.status) return *line.status;
+  const std::string model = line.argument(0, "examples/models/fairytale");
+  const std::string body = line.argument(1, R"({
     "messages": [{"role": "user", "content": "Tell me of a fox and a raven."}],
     "max_tokens": 100
-  })";
+  })");
 
   nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_any>> engine({.model = model});
   const std::jthread steps([&](const std::stop_token& stop) { engine.run(stop); });

@@ -1,14 +1,17 @@
 // Streams a continuation of a prompt with weights in integers of 8 or 4 bits, on the CPU. With
 // SAVE_DIR the integers are kept there, as a checkpoint that later runs open in less time.
-// Usage: quantized int8|int4 [MODEL_DIR] ["prompt"] [SAVE_DIR]
+// `quantized --help`.
 #include <nanovllm/cpu/quantized/linear.hpp>
 #include <nanovllm/engine.hpp>
 #include <nanovllm/model/save_quantized.hpp>
 
 #include <cstdio>
-#include <string_view>
+#include <string>
+
+#include "tale.hpp"
 
 namespace nvllm = nanovllm;
+namespace ex = nanovllm::examples;
 
 template <class Format>
 struct QuantizedPolicy : nvllm::DefaultPolicy {
@@ -16,37 +19,44 @@ struct QuantizedPolicy : nvllm::DefaultPolicy {
 };
 
 template <class Format>
-void write(const char* model, const char* prompt, const char* save_dir) {
-  if (save_dir != nullptr) {
+void write(const ex::PlainCommandLine& line) {
+  std::string model = line.argument(1, ex::kFairytale);
+  const std::string prompt = line.argument(2, ex::kOpening), save_dir = line.argument(3);
+  const nvllm::SamplingParams params = ex::tale_params(line);
+  if (!save_dir.empty()) {
     nvllm::save_quantized<QuantizedPolicy<Format>>(model, save_dir);
     model = save_dir;
   }
   nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_any>, QuantizedPolicy<Format>> engine(
-      {.model = model});
-  std::printf("%s", prompt);
-  engine.submit(prompt, {.max_tokens = 400}, [](const nvllm::TokenEvent& event) {
+      {.model = model,
+       .on_load = nvllm::load_progress_line(),
+       .on_warning = nvllm::warning_lines()});
+  std::printf("%s", prompt.c_str());
+  engine.submit(prompt, params, [](const nvllm::TokenEvent& event) {
     std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
     std::fflush(stdout);
   });
   while (engine.step()) {
   }
-  const nvllm::EngineStats stats = engine.stats();
-  std::printf(
-      "\n\n%lld tokens, %.0f tokens per second\n", static_cast<long long>(stats.num_decode_tokens),
-      static_cast<double>(stats.num_decode_tokens) / (stats.decode_seconds + stats.host_seconds));
+  ex::print_summary(engine.stats(), params, engine.model_config().generation);
 }
 
 int main(int argc, char** argv) try {
-  const std::string_view format = argc > 1 ? argv[1] : "";
-  const char* model = argc > 2 ? argv[2] : "examples/models/fairytale";
-  const char* prompt = argc > 3 ? argv[3] : "Once upon a time there was a king who had";
-  const char* save_dir = argc > 4 ? argv[4] : nullptr;
+  const std::string usage = nvllm::concat(
+      "usage: quantized int8|int4 [MODEL_DIR] [\"prompt\"] [SAVE_DIR] [options]\n"
+      "Streams a continuation of the prompt with weights in integers of 8 or 4 bits, up to a\n"
+      "sentence's end; SAVE_DIR keeps the integers as a checkpoint.\n",
+      ex::kTaleOptions);
+  const ex::PlainCommandLine line = ex::read_command_line(
+      argc, argv, {.text = usage, .least = 1, .most = 4, .settings = ex::sampling_options()});
+  if (line.status) return *line.status;
+  const std::string format = line.argument(0);
   if (format == "int8") {
-    write<nvllm::Int8Group32>(model, prompt, save_dir);
+    write<nvllm::Int8Group32>(line);
   } else if (format == "int4") {
-    write<nvllm::Int4Group32>(model, prompt, save_dir);
+    write<nvllm::Int4Group32>(line);
   } else {
-    std::fprintf(stderr, "usage: quantized int8|int4 [MODEL_DIR] [\"prompt\"] [SAVE_DIR]\n");
+    std::fprintf(stderr, "quantized: expected int8 or int4, got '%s'\n", format.c_str());
     return 2;
   }
 } catch (const nvllm::Error& error) {

@@ -1,27 +1,37 @@
-// Streams a continuation of a prompt. Usage: quickstart MODEL_DIR ["prompt"]
+// Streams a continuation of a prompt; `quickstart --help`.
 #include <nanovllm/engine.hpp>
 
 #include <cstdio>
+#include <string>
+
+#include "tale.hpp"
 
 namespace nvllm = nanovllm;
+namespace ex = nanovllm::examples;
 
 int main(int argc, char** argv) try {
-  const char* model = argc > 1 ? argv[1] : "examples/models/fairytale";
-  const char* prompt = argc > 2 ? argv[2] : "Once upon a time there was a king who had";
+  const std::string usage = nvllm::concat(
+      "usage: quickstart [MODEL_DIR] [\"prompt\"] [options]\n"
+      "Streams a continuation of the prompt, up to a sentence's end.\n",
+      ex::kTaleOptions);
+  const ex::PlainCommandLine line = ex::read_command_line(
+      argc, argv, {.text = usage, .most = 2, .settings = ex::sampling_options()});
+  if (line.status) return *line.status;
+  const std::string prompt = line.argument(1, ex::kOpening);
+  const nvllm::SamplingParams params = ex::tale_params(line);
 
-  nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_any>> engine({.model = model});
-  std::printf("%s", prompt);
-  engine.submit(prompt, {.max_tokens = 400}, [](const nvllm::TokenEvent& event) {
+  nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_any>> engine(
+      {.model = line.argument(0, ex::kFairytale),
+       .on_load = nvllm::load_progress_line(),
+       .on_warning = nvllm::warning_lines()});
+  std::printf("%s", prompt.c_str());
+  engine.submit(prompt, params, [](const nvllm::TokenEvent& event) {
     std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
     std::fflush(stdout);
   });
   while (engine.step()) {
   }
-
-  const nvllm::EngineStats stats = engine.stats();
-  std::printf(
-      "\n\n%lld tokens, %.0f tokens per second\n", static_cast<long long>(stats.num_decode_tokens),
-      static_cast<double>(stats.num_decode_tokens) / (stats.decode_seconds + stats.host_seconds));
+  ex::print_summary(engine.stats(), params, engine.model_config().generation);
 } catch (const nvllm::Error& error) {
   std::fprintf(stderr, "quickstart: %s\n", error.what());
   return 1;

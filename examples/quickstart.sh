@@ -1,10 +1,18 @@
 #!/usr/bin/env bash
-# From a fresh clone to streamed text: bash examples/quickstart.sh [--quantize int8|int4] ["prompt"]
+# From a fresh clone to streamed text:
+#
+#   bash examples/quickstart.sh [--quantize int8|int4] ["prompt"] [option]...
 #
 # Installs what is missing (Debian, Ubuntu), builds one example into build/quickstart and runs it
-# with the model of this repository. The last line is the speed in tokens per second. With --quantize
-# the weights are kept in integers of so many bits, on the CPU.
+# with the model of this repository. The lines behind the text are the speed in tokens per second and
+# the settings that it was drawn with; options change them: --temperature X, --seed N, --max-tokens N
+# and the other fields of SamplingParams. With --quantize the weights are kept in integers of so many
+# bits, on the CPU.
 set -euo pipefail
+
+case ${1:-} in
+  -h | --help) exec sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" ;;
+esac
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/packages.sh

@@ -1,5 +1,5 @@
 // Searches text files by meaning, in one program: the model embeds their paragraphs and the query,
-// and the nearest paragraphs are printed. Usage: search MODEL_DIR "query" FILE...
+// and the nearest paragraphs are printed.
 //
 // A model for this is Qwen3-Embedding or, for tales, examples/models/fairytale_embedding; any other
 // gives vectors, too, but they say less. examples/tales.txt has tales to search.
@@ -8,11 +8,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <numeric>
 #include <string>
 #include <vector>
+
+#include "plain_command_line.hpp"
 
 namespace nvllm = nanovllm;
 
@@ -45,13 +48,19 @@ void read_paragraphs(const std::string& file, std::vector<Paragraph>& out) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc < 4) {
-    std::fprintf(stderr, "usage: search MODEL_DIR \"query\" FILE...\n");
-    return 2;
-  }
-  const auto engine = nvllm::make_engine<nvllm::AllModels>({.model = argv[1]});
+  const auto line = nvllm::examples::read_command_line(
+      argc, argv,
+      {.text = "usage: search MODEL_DIR \"query\" FILE...\n"
+               "Prints the five paragraphs of the files that are nearest to the query.\n",
+       .least = 3,
+       .most = SIZE_MAX});
+  if (line.status) return *line.status;
+  const auto engine = nvllm::make_engine<nvllm::AllModels>({.model = line.argument(0),
+                                                            .on_load = nvllm::load_progress_line(),
+                                                            .on_warning = nvllm::warning_lines()});
   std::vector<Paragraph> paragraphs;
-  for (int i = 3; i < argc; ++i) read_paragraphs(argv[i], paragraphs);
+  for (std::size_t i = 2; i < line.arguments.size(); ++i)
+    read_paragraphs(line.arguments[i], paragraphs);
 
   std::vector<std::string> texts;
   for (const Paragraph& paragraph : paragraphs) texts.push_back(paragraph.text);
@@ -59,9 +68,10 @@ int main(int argc, char** argv) try {
   const nvllm::EmbedOptions options{.max_prompt_tokens =
                                         static_cast<std::size_t>(engine->max_total_tokens() - 1)};
   const std::vector<std::vector<float>> vectors = engine->embed(texts, options);
-  const std::vector<float> query = engine->embed(
-      nvllm::embedding_query("Given a question, find the passage that answers it", argv[2]),
-      options);
+  const std::vector<float> query =
+      engine->embed(nvllm::embedding_query("Given a question, find the passage that answers it",
+                                           line.argument(1)),
+                    options);
 
   // Vectors have length 1, so that their product is the cosine of the angle between them.
   std::vector<float> cosines;

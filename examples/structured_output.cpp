@@ -14,10 +14,18 @@
 #include <string>
 #include <vector>
 
+#include "plain_command_line.hpp"
+
 namespace nvllm = nanovllm;
 
 int main(int argc, char** argv) try {
-  const char* model = argc > 1 ? argv[1] : "examples/models/fairytale";
+  const auto line = nvllm::examples::read_command_line(
+      argc, argv,
+      {.text = "usage: structured_output [MODEL_DIR]\n"
+               "Answers that are held to choices, a regular expression and a JSON Schema.\n",
+       .most = 1});
+  if (line.status) return *line.status;
+  const std::string model = line.argument(0, "examples/models/fairytale");
   nvllm::Engine<nvllm::Qwen3<nvllm::shapes::fairytale>> engine({.model = model, .seed = 5});
   const auto vocabulary = std::make_shared<nvllm::GrammarVocabulary>(
       engine.tokenizer(), engine.model_config().eos_token_ids);

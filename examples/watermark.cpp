@@ -1,4 +1,4 @@
-// A watermark: texts that a detector knows again. Usage: watermark [MODEL_DIR]
+// A watermark: texts that a detector knows again.
 //
 // For every token the one before it, with a secret key, divides the vocabulary in two halves. The
 // green half gets a little more probability, by a functor that is compiled into the sampler's
@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <string>
 #include <vector>
+
+#include "plain_command_line.hpp"
 
 namespace nvllm = nanovllm;
 
@@ -48,7 +50,13 @@ double z_score(nvllm::TokenId last_of_prompt, const std::vector<nvllm::TokenId>&
 }
 
 int main(int argc, char** argv) try {
-  const char* model = argc > 1 ? argv[1] : "examples/models/fairytale";
+  const auto line = nvllm::examples::read_command_line(
+      argc, argv,
+      {.text = "usage: watermark [MODEL_DIR]\n"
+               "Marks texts by a function in the sampler, and finds the marks again.\n",
+       .most = 1});
+  if (line.status) return *line.status;
+  const std::string model = line.argument(0, "examples/models/fairytale");
   nvllm::Engine<nvllm::Qwen3<nvllm::shapes::fairytale>, WatermarkPolicy> engine(
       {.model = model, .seed = 3});
   const std::vector<nvllm::TokenId> prompt = engine.tokenizer().encode("Once upon a time");
