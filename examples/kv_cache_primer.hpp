@@ -13,10 +13,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "plain_command_line.hpp"
 
 namespace nanovllm::examples {
 
@@ -108,6 +109,21 @@ PrimerRun run_without_cache(Engine& engine, const std::vector<nvllm::TokenId>& p
   return out;
 }
 
+/// One of several runs that gave the same tokens, with the median of their times for each token:
+/// what other programs take of a machine for a while is not part of it.
+[[nodiscard]] inline PrimerRun median_of(const std::vector<PrimerRun>& runs) {
+  PrimerRun out = runs.front();
+  std::vector<double> times(runs.size());
+  for (std::size_t i = 0; i < out.seconds.size(); ++i) {
+    std::transform(runs.begin(), runs.end(), times.begin(),
+                   [&](const PrimerRun& run) { return run.seconds[i]; });
+    const auto middle = times.begin() + std::ssize(times) / 2;
+    std::nth_element(times.begin(), middle, times.end());
+    out.seconds[i] = *middle;
+  }
+  return out;
+}
+
 /// Time per token over the length of the sequence, of both runs, as an SVG that is readable on white
 /// and on black.
 [[nodiscard]] inline std::string draw_times(const PrimerRun& with, const PrimerRun& without,
@@ -175,33 +191,41 @@ struct PrimerOptions {
   std::string svg = "kv_cache_primer.svg";
   bool random = false;
   int num_tokens = 0;  ///< 0: what the model's positions leave, or 48 of the large one
+  int num_runs = 5;    ///< of both ways, in turns; a time is their median
 };
 
-[[nodiscard]] inline std::optional<PrimerOptions> read_primer_options(int argc, char** argv) {
+inline constexpr const char* kPrimerUsage =
+    "usage: kv_cache_primer [--model DIR [--prompt TEXT] | --random] [options]\n"
+    "GPT-2 writes the same text with and without its KV cache; what that costs.\n"
+    "  --random     GPT-2's own shape with noise for weights\n"
+    "  --tokens N   tokens to write, 2 or more\n"
+    "  --runs N     runs of both ways, in turns, 1 to 99; a time is their median. 5\n"
+    "  --svg FILE   where the time per token is drawn: kv_cache_primer.svg\n"
+    "  --version    prints the library's version\n";
+
+/// Throws ConfigError for a number out of range.
+[[nodiscard]] inline PrimerOptions primer_options(const PlainCommandLine& line) {
+  const auto number = [](const std::string& name, const std::string& text, long least, long most) {
+    char* end = nullptr;
+    const long value = std::strtol(text.c_str(), &end, 10);
+    nvllm::check<nvllm::ConfigError>(
+        !text.empty() && *end == '\0' && value >= least && value <= most, name,
+        " must be an integer from ", least, " to ", most, ", got '", text, "'");
+    return static_cast<int>(value);
+  };
   PrimerOptions out;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name == "--random") {
-      out.random = true;
-    } else if (i + 1 < argc && name == "--model") {
-      out.model = argv[++i];
-    } else if (i + 1 < argc && name == "--prompt") {
-      out.prompt = argv[++i];
-    } else if (i + 1 < argc && name == "--svg") {
-      out.svg = argv[++i];
-    } else if (i + 1 < argc && name == "--tokens") {
-      char* end = nullptr;
-      const long count = std::strtol(argv[++i], &end, 10);
-      if (*end != '\0' || count < 2 || count > 1'000'000) return std::nullopt;
-      out.num_tokens = static_cast<int>(count);
-    } else {
-      return std::nullopt;
-    }
+  for (const auto& [name, value] : line.options) {
+    if (name == "--random") out.random = true;
+    if (name == "--model") out.model = value;
+    if (name == "--prompt") out.prompt = value;
+    if (name == "--svg") out.svg = value;
+    if (name == "--tokens") out.num_tokens = number(name, value, 2, 1'000'000);
+    if (name == "--runs") out.num_runs = number(name, value, 1, 99);
   }
   return out;
 }
 
-/// Both runs of one engine, and what they say. Returns whether their tokens are equal.
+/// The runs of one engine, and what they say. Returns whether their tokens are equal.
 /// @param block_size  tokens a block of the KV pool, which has been given `pool_bytes`.
 template <class Engine>
 bool teach(Engine& engine, const PrimerOptions& options, std::int64_t element_bytes,
@@ -224,14 +248,21 @@ bool teach(Engine& engine, const PrimerOptions& options, std::int64_t element_by
     std::printf("%d tokens do not fit, %d do\n", options.num_tokens, count);
 
   static_cast<void>(run_without_cache(engine, prompt, 1));  // what happens once happens here
-  const PrimerRun with = run_with_cache(engine, prompt, count);
-  const PrimerRun without = run_without_cache(engine, prompt, count);
-  const bool equal = with.tokens == without.tokens;
+  std::vector<PrimerRun> all_with, all_without;
+  bool equal = true;
+  for (int i = 0; i < options.num_runs; ++i) {
+    all_with.push_back(run_with_cache(engine, prompt, count));
+    all_without.push_back(run_without_cache(engine, prompt, count));
+    equal = equal && all_with.back().tokens == all_with.front().tokens &&
+            all_without.back().tokens == all_with.front().tokens;
+  }
+  const PrimerRun with = median_of(all_with), without = median_of(all_without);
   if (!options.random) {
     std::printf("%s%s\n\n", options.prompt.c_str(), engine.tokenizer().decode(with.tokens).c_str());
   }
-  std::printf("%lld prompt tokens, %d generated; the tokens of both ways are %s\n",
-              static_cast<long long>(num_prompt), count, equal ? "equal" : "NOT EQUAL");
+  std::printf(
+      "%lld prompt tokens, %d generated; the tokens of both ways are %s; times are medians of %d\n",
+      static_cast<long long>(num_prompt), count, equal ? "equal" : "NOT EQUAL", options.num_runs);
 
   const auto seconds = [](const PrimerRun& run) {
     double sum = 0;
@@ -286,28 +317,27 @@ bool teach(Engine& engine, const PrimerOptions& options, std::int64_t element_by
 /// add in another order.
 template <class Policy>
 int primer_main(int argc, char** argv) try {
-  const std::optional<PrimerOptions> options = read_primer_options(argc, argv);
-  if (!options) {
-    std::fprintf(stderr,
-                 "usage: %s [--model DIR [--prompt TEXT] | --random] [--tokens N] [--svg FILE]\n"
-                 "N is 2 or more\n",
-                 argv[0]);
-    return 2;
-  }
+  const PlainCommandLine line =
+      read_command_line(argc, argv,
+                        {.text = kPrimerUsage,
+                         .flags = {"--random"},
+                         .settings = {"--model", "--prompt", "--tokens", "--runs", "--svg"}});
+  if (line.status) return *line.status;
+  const PrimerOptions options = primer_options(line);
   constexpr std::int64_t kPoolBytes = 256 << 20, kElementBytes = sizeof(float);
   // Prefix caching would find the tokens of the request before: a KV cache by another name.
   nvllm::EngineConfig config{
       .max_num_seqs = 1, .kv_size = nvllm::KvSize::bytes(kPoolBytes), .prefix_caching = false};
   bool equal = false;
-  if (options->random) {
+  if (options.random) {
     using Model = nvllm::Gpt2<nvllm::shapes::gpt2>;
     nvllm::Engine<Model, Policy> engine(nvllm::config_of<nvllm::shapes::gpt2>(), {.seed = 1},
                                         config);
-    equal = teach(engine, *options, kElementBytes, Policy::kv.block_size, kPoolBytes);
+    equal = teach(engine, options, kElementBytes, Policy::kv.block_size, kPoolBytes);
   } else {
-    config.model = options->model;
+    config.model = options.model;
     nvllm::Engine<nvllm::Gpt2<nvllm::shapes::gpt2_any>, Policy> engine(config);
-    equal = teach(engine, *options, kElementBytes, Policy::kv.block_size, kPoolBytes);
+    equal = teach(engine, options, kElementBytes, Policy::kv.block_size, kPoolBytes);
   }
   return equal ? 0 : 1;
 } catch (const nvllm::Error& error) {

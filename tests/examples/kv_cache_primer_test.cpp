@@ -93,3 +93,16 @@ TEST_CASE("the primer's two ways choose the same tokens, and the cache is as lar
   CHECK_THAT(svg, Catch::Matchers::Contains("</svg>"));
   CHECK_THAT(svg, !Catch::Matchers::Contains("nan"));
 }
+
+TEST_CASE("A time is the median of the runs, whatever one of them waited for") {
+  const auto run = [](std::vector<double> seconds) {
+    examples::PrimerRun out;
+    out.tokens = {7, 8, 9};
+    out.seconds = std::move(seconds);
+    return out;
+  };
+  const std::vector<examples::PrimerRun> runs{run({1, 900, 3}), run({1, 2, 800}), run({700, 2, 3})};
+  CHECK(examples::median_of(runs).seconds == std::vector<double>{1, 2, 3});
+  CHECK(examples::median_of(runs).tokens == runs[0].tokens);
+  CHECK(examples::median_of({run({4, 5})}).seconds == std::vector<double>{4, 5});
+}
