@@ -137,6 +137,9 @@ TEST_CASE("a schema's keywords are enforced") {
            "required": ["k"], "type": "object"})",
        {R"({"k": [1]})"},
        {"{}", R"({"l": 1})"}},
+      {R"({"type": "object", "propertyNames": {"enum": ["a", "B"], "pattern": "^[a-z]"}})",
+       {R"({"a": 1})", "{}"},
+       {R"({"B": 1})"}},
       // Several patterns.
       {R"({"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "z$"}, {"maxLength": 3}]})",
        {R"("abz")", R"("az")"},
@@ -195,6 +198,8 @@ TEST_CASE("what a schema's grammar cannot enforce is refused by name") {
       {R"({"type": "string", "format": "regex"})", "'regex'", "root"},
       {R"({"oneOf": [{"minimum": 1}, {"maximum": 3}]})", "'oneOf'", "root"},
       {R"({"enum": [["a"]], "maxItems": 3})", "'maxItems'", "root"},
+      {R"({"propertyNames": {"enum": ["a", "B"], "maxLength": 1}, "required": ["a"]})",
+       "the required property 'a'", "root"},
       {R"({"type": "strange"})", "strange", "root"},
       {R"({"type": "string", "minLength": -1})", "'minLength'", "root"},
       {R"({"patternProperties": {"a": true, "b": true}})", "two patterns", "/patternProperties/b"},

@@ -101,9 +101,11 @@ class ObjectWriter {
     const Json of_names = reader_.conjunction(*found, path + "/propertyNames");
     if (of_names.is_boolean())
       return of_names.boolean() ? without(schema, "propertyNames") : schema;
-    if (!has_assertions(without(of_names, "type")) &&
-        (!of_names.contains("type") || contains(reader_.types(of_names, path), "string")))
-      return without(schema, "propertyNames");
+    if (of_names.contains("type") && !contains(reader_.types(of_names, path), "string"))
+      return schema;
+    const Json rest_of_names = without(of_names, "type");
+    if (!has_assertions(rest_of_names)) return without(schema, "propertyNames");
+    if (has_assertions(without(without(rest_of_names, "enum"), "const"))) return schema;
     const Json names = json_schema::listed_values(of_names, path + "/propertyNames");
     const Json* known = schema.find("properties");
     const Json* required = schema.find("required");
