@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -104,6 +105,33 @@ TEST_CASE("a callback throws while there is no memory for its message", "[memory
     CHECK(c[0].token_ids == std::vector(expected.begin(), expected.begin() + 3));
     engine.check_invariants();
   }
+}
+
+TEST_CASE("what generate throws for want of memory is an Error", "[memory]") {
+  TestEngine engine(small_config(GENERATE(false, true)));
+  const std::vector<TokenId> expected = engine.generate("The king", greedy(4)).token_ids;
+  int num_errors = 0;
+  bool was_reached = true;
+  for (std::int64_t n = 0; was_reached; ++n) {
+    INFO("allocation " << n);
+    const Prompt prompt("The king");
+    const SamplingParams params = greedy(4);
+    allocations_left = n;
+    try {
+      const Output out = engine.generate(prompt, params);
+      was_reached = std::exchange(allocations_left, -1) < 0;
+      CHECK((out.token_ids == expected || !out.error.empty()));
+    } catch (const Error& error) {
+      allocations_left = -1;
+      CHECK_THAT(error.what(), Catch::Matchers::Contains("generate: no memory to go on"));
+      ++num_errors;
+    }
+    while (engine.step()) {
+    }
+    CHECK(engine.generate("The king", greedy(4)).token_ids == expected);
+    engine.check_invariants();
+  }
+  CHECK(num_errors > 3);
 }
 
 TEST_CASE("a session's call returns, though there is no memory for its output", "[memory]") {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -31,7 +32,8 @@ class BatchGenerate {
   ~BatchGenerate();
 
   /// Submits `prompts` and calls `step` until all are done. `params` has one entry for all of them
-  /// or one each. A prompt that cannot be served costs itself alone: its output says why.
+  /// or one each. A prompt that cannot be served costs itself alone: its output says why. Where
+  /// there is no memory to go on, throws Error.
   [[nodiscard]] std::vector<Output> run(std::span<const Prompt> prompts,
                                         std::span<const SamplingParams> params,
                                         const std::function<void()>& step);
@@ -61,6 +63,8 @@ class BatchGenerate {
 
 #include <utility>
 
+#include "nanovllm/core/error.hpp"
+
 namespace nanovllm {
 
 NANOVLLM_INLINE BatchGenerate::BatchGenerate(Frontend& frontend, Inbox& inbox,
@@ -75,7 +79,7 @@ NANOVLLM_INLINE BatchGenerate::~BatchGenerate() {
 
 NANOVLLM_INLINE std::vector<Output> BatchGenerate::run(std::span<const Prompt> prompts,
                                                        std::span<const SamplingParams> params,
-                                                       const std::function<void()>& step) {
+                                                       const std::function<void()>& step) try {
   outputs_.resize(prompts.size());
   requests_.reserve(prompts.size());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -86,6 +90,8 @@ NANOVLLM_INLINE std::vector<Output> BatchGenerate::run(std::span<const Prompt> p
     if (requests_[i]) outputs_[i] = std::move(requests_[i]->output());
   }
   return std::move(outputs_);
+} catch (const std::bad_alloc& error) {  // programs catch Error
+  throw Error(concat("generate: no memory to go on (", error.what(), ")"));
 }
 
 NANOVLLM_INLINE std::shared_ptr<Request> BatchGenerate::submit(const Prompt& prompt,
