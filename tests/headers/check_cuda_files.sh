@@ -86,21 +86,24 @@ flags_of() {
 
 # check FILE: one line, and what nvcc says if it fails.
 check() {
-  local file=$1 begin=$SECONDS record log status=0
+  local file=$1 begin=$SECONDS record log inputs status=0
   record="$CACHE/${file//\//_}"
   log="$record.log"
+  touch "$record.begin"
   # shellcheck disable=SC2046
   "$NVCC" $(flags_of "$file") -MD -MF "$record.d" -MT x "$file" -o "$record.ptx" > "$log" 2>&1 || status=1
   if [ "$status" -eq 0 ]; then
-    { echo "$COMPILER $(flags_of "$file")"
-      sed -e 's/\\$//' -e 's/^x *: //' "$record.d" | tr -s ' ' '\n' | grep . | sort -u | xargs sha256sum
-    } > "$record.inputs"
+    inputs=$(sed -e 's/\\$//' -e 's/^x *: //' "$record.d" | tr -s ' ' '\n' | grep . | sort -u)
+    # What was edited meanwhile is read again the next time.
+    if [ -z "$(xargs bash -c 'find "$@" -newer "$0"' "$record.begin" <<< "$inputs")" ]; then
+      { echo "$COMPILER $(flags_of "$file")"; xargs sha256sum <<< "$inputs"; } > "$record.inputs"
+    fi
     echo "$file: $((SECONDS - begin)) s"
   else
     { cat "$log"; echo "$file: FAILED after $((SECONDS - begin)) s"; } > "$record.failed"
     cat "$record.failed"
   fi
-  rm -f "$record.d" "$record.ptx" "$log" "$record.failed"
+  rm -f "$record".{begin,d,ptx,log,failed}
   return "$status"
 }
 
