@@ -170,3 +170,24 @@ TEST_CASE("a config.json that does not say what it is of is refused by name", "[
   CHECK_THROWS_WITH(chosen_by<AllModels>(R"({"architectures": ["GPT2LMHeadModel"]})"),
                     Contains("'model_type' is missing") && Contains("n_embd"));
 }
+
+TEST_CASE("an engine of a named model takes no checkpoint of another family", "[registry]") {
+  const auto check_config = [](const char* config) {
+    nanovllm_test::MemoryCheckpoint files;
+    if (config != nullptr) files.texts["config.json"] = config;
+    detail::check_family(Checkpoint(std::move(files)), Plain::kFamily);
+  };
+  const char* const kNothing = nullptr;
+  for (const char* config : {R"({"model_type": "plain", "architectures": ["Other"]})",
+                             R"({"architectures": ["PlainLM"]})", "{}", "[]", "{",
+                             R"({"architectures": 3})", kNothing}) {
+    CAPTURE(config == nullptr ? "no file" : config);
+    CHECK_NOTHROW(check_config(config));  // what is wrong with it the model's config says
+  }
+  CHECK_THROWS_WITH(check_config(R"({"model_type": "llama"})"),
+                    "memory/config.json: this checkpoint is a llama, but the engine was made for a "
+                    "plain (PlainLM); no model here opens it");
+  CHECK_THROWS_WITH(
+      check_config(R"({"architectures": ["GPT2LMHeadModel"]})"),
+      Contains("is a GPT2LMHeadModel") && Contains("Engine<Gpt2<shapes::gpt2_any>> opens it"));
+}

@@ -213,10 +213,6 @@ template <class Model, class Policy, class Blocks>
     if constexpr (requires { model.eos_token_ids = std::vector<TokenId>(); }) {
       model.eos_token_ids =
           find_end_tokens(files, text, std::move(model.eos_token_ids), model.vocab_size);
-      if (head_of(model) == ModelHead::tokens && model.eos_token_ids.empty())
-        files.warn(
-            "the checkpoint names no end token: answers end by max_tokens, stop strings or "
-            "stop_token_ids");
     }
     check_checkpoint_size(model, files);
   }
@@ -241,6 +237,11 @@ template <class Model, class Policy, class Blocks>
   auto observer = Tiers::template observer<Blocks>(
       {.config = config, .runner = *runner, .keeps_prefixes = blocks.keeps_prefixes()},
       [&] { return kv_identity<Policy>(model, *runner, hash); });
+  if (text.tokenizer && head_of(model) == ModelHead::tokens &&
+      std::vector<TokenId>(model.eos_token_ids).empty())
+    files.warn(
+        "the checkpoint names no end token: answers end by max_tokens, stop strings or "
+        "stop_token_ids");
   pass_on_warnings(config);
   return {.max_model_len = max_model_len,
           .text = std::move(text),

@@ -87,7 +87,8 @@ struct ModelName {
                                std::span<const std::string> mismatches);
 
 /// Throws UnsupportedModelError for a checkpoint of another family than `family`, by "model_type"
-/// or without that by "architectures": says what it is, and what opens it.
+/// or without that by "architectures": says what it is, and what opens it. One that says neither,
+/// or has no config.json, is left to the model's `Config`.
 void check_family(const Checkpoint& checkpoint, const ModelFamily& family);
 
 /// Throws UnsupportedModelError for a checkpoint of a model that `backend` cannot run.
@@ -199,7 +200,14 @@ NANOVLLM_INLINE void refuse_model(const ModelName& name, std::span<const ModelFa
 }
 
 NANOVLLM_INLINE void check_family(const Checkpoint& checkpoint, const ModelFamily& family) {
-  const ModelName name = read_model_name(checkpoint);
+  ModelName name;
+  try {
+    name = read_model_name(checkpoint);
+  } catch (const LoadError&) {
+    return;
+  } catch (const ConfigError&) {
+    return;
+  }
   const bool fits =
       name.model_type.empty() ? name.is_of(family) : name.model_type == family.model_type;
   if (fits) return;

@@ -20,8 +20,7 @@ namespace nanovllm {
 
 /// The end tokens of `checkpoint`, ascending, each once: those that the model's config names, and
 /// the tokeniser's. Where there is neither, the special token with which the chat template ends a
-/// turn. The checkpoint is warned of an end token that the tokeniser or the model does not have,
-/// and where there is none at all.
+/// turn. The checkpoint is warned of an end token that the tokeniser or the model does not have.
 /// @param named       of config.json and generation_config.json.
 /// @param vocab_size  of the model.
 [[nodiscard]] std::vector<TokenId> find_end_tokens(const Checkpoint& checkpoint,
