@@ -162,6 +162,12 @@ TEST_CASE("what chat templates are told") {
   CHECK(thinks(R"("reasoning_effort": "none")") == false);
   CHECK(thinks(R"("reasoning_effort": "high")") == std::nullopt);
   CHECK(thinks(R"("chat_template_kwargs": {"other": 1})") == std::nullopt);
+  const ChatOptions told = chat(R"("chat_template_kwargs": {"enable_thinking": true, "a": [1]},
+                                   "reasoning_effort": "low", "documents": [{"text": "t"}])")
+                               .options;
+  CHECK(told.template_kwargs == parse_json(R"({"reasoning_effort": "low", "a": [1]})"));
+  CHECK(told.documents == parse_json(R"([{"text": "t"}])"));
+  CHECK(chat(R"("documents": [])").options.documents.empty());
   CHECK_FALSE(chat(R"("add_generation_prompt": false)").options.add_generation_prompt);
   CHECK(chat(R"("continue_final_message": false)").options.add_generation_prompt);
   for (const std::string also : {"", R"(, "add_generation_prompt": false)"}) {
@@ -173,6 +179,10 @@ TEST_CASE("what chat templates are told") {
       kMessages, {{R"("chat_template_kwargs": 1)", "chat_template_kwargs", "an object, got 1"},
                   {R"("chat_template_kwargs": {"enable_thinking": 1})",
                    "chat_template_kwargs.enable_thinking", "true or false, got 1"},
+                  {R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs.messages",
+                   "is a field of the request itself"},
+                  {R"("documents": "a")", "documents", "a list, got"},
+                  {R"("documents": ["a"])", "documents[0]", "an object, got"},
                   {R"("enable_thinking": "no")", "enable_thinking", "true or false"},
                   {R"("reasoning_effort": 1)", "reasoning_effort", "a string, got 1"},
                   {R"("add_generation_prompt": 1)", "add_generation_prompt", "true or false"},
