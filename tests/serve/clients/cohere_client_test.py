@@ -68,8 +68,11 @@ def given(response):
 
 
 class CohereClient(unittest.TestCase):
+    def client(self, kind):
+        return self.enterContext(kind(api_key="unused", base_url=server.url))
+
     def test_second_version(self):
-        client = cohere.ClientV2(api_key="unused", base_url=server.url)
+        client = self.client(cohere.ClientV2)
         for top_n in (None, 1, 2, 3):
             fields = {} if top_n is None else {"top_n": top_n}
             response = client.rerank(model="tale", query=QUERY, documents=DOCUMENTS, **fields)
@@ -79,7 +82,7 @@ class CohereClient(unittest.TestCase):
             self.assertEqual(scores, sorted(scores, reverse=True))
 
     def test_documents_are_cut(self):
-        client = cohere.ClientV2(api_key="unused", base_url=server.url)
+        client = self.client(cohere.ClientV2)
         whole, many, few = (
             given(client.rerank(model="tale", query=QUERY, documents=DOCUMENTS, **fields))
             for fields in ({}, {"max_tokens_per_doc": 4096}, {"max_tokens_per_doc": 1}))
@@ -91,7 +94,7 @@ class CohereClient(unittest.TestCase):
         self.assertEqual(len(long.results), 1)
 
     def test_first_version(self):
-        client = cohere.Client(api_key="unused", base_url=server.url)
+        client = self.client(cohere.Client)
         response = client.rerank(model="tale", query=QUERY, documents=DOCUMENTS, top_n=2,
                                  return_documents=True)
         self.assertEqual(given(response), expected(2))
@@ -100,15 +103,16 @@ class CohereClient(unittest.TestCase):
 
     def test_async(self):
         async def ask():
-            client = cohere.AsyncClientV2(api_key="unused", base_url=server.url)
-            return await asyncio.gather(*(
-                client.rerank(model="tale", query=QUERY, documents=DOCUMENTS) for _ in range(8)))
+            async with cohere.AsyncClientV2(api_key="unused", base_url=server.url) as client:
+                return await asyncio.gather(*(
+                    client.rerank(model="tale", query=QUERY, documents=DOCUMENTS)
+                    for _ in range(8)))
 
         for response in asyncio.run(ask()):
             self.assertEqual(given(response), expected())
 
     def test_refusals(self):
-        client = cohere.ClientV2(api_key="unused", base_url=server.url)
+        client = self.client(cohere.ClientV2)
         with self.assertRaises(cohere.errors.NotFoundError):
             client.rerank(model="other", query=QUERY, documents=DOCUMENTS)
         for fields in ({"top_n": -1}, {"max_tokens_per_doc": -1}, {"documents": []}):

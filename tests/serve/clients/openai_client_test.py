@@ -105,6 +105,10 @@ class Models(unittest.TestCase):
 
 
 class Chat(unittest.TestCase):
+    def test_top_p_of_nothing_is_greedy(self):
+        greedy = chat(temperature=0).choices[0].message.content
+        self.assertEqual(chat(temperature=2, top_p=0).choices[0].message.content, greedy)
+
     def test_whole(self):
         reply = chat(temperature=0)
         self.assertRegex(reply.id, r"^chatcmpl-\S+$")
@@ -472,6 +476,22 @@ class Tools(unittest.TestCase):
         self.assertIn(arguments["town"], ("Rome", "Oslo"))
         self.assertIn(arguments["day"], (1, 2, 3))
 
+    def test_forced_call_that_is_cut_off(self):
+        show = {"type": "function", "function": {"name": "show", "parameters": {
+            "type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}}}
+        named = {"type": "function", "function": {"name": "show"}}
+        for limit in (1, 2, 4, 8, 16, 24, 60):
+            for choice in ("required", named):
+                fields = {"tools": [show], "tool_choice": choice, "temperature": 0,
+                          "max_completion_tokens": limit}
+                reply = chat(**fields).choices[0]
+                self.assertFalse(reply.message.content, f"{limit} tokens")
+                chunks = [chunk.choices[0] for chunk in chat(stream=True, **fields)]
+                self.assertEqual("".join(chunk.delta.content or "" for chunk in chunks), "")
+                self.assertEqual(chunks[-1].finish_reason, reply.finish_reason)
+                if reply.finish_reason == "length" and reply.message.tool_calls:
+                    self.assertEqual(reply.message.tool_calls[0].function.name, "show")
+
     def test_auto_and_none(self):
         for choice in ("auto", "none", openai.omit):
             reply = chat(tools=[WEATHER, TIME], tool_choice=choice)
@@ -533,7 +553,7 @@ class Errors(unittest.TestCase):
     def test_fields(self):
         wrong = [
             ({"temperature": -1}, "temperature"), ({"temperature": "hot"}, "temperature"),
-            ({"top_p": 0}, "top_p"), ({"n": 0}, "n"), ({"frequency_penalty": 3}, "frequency_penalty"),
+            ({"top_p": 1.5}, "top_p"), ({"n": 0}, "n"), ({"frequency_penalty": 3}, "frequency_penalty"),
             ({"presence_penalty": -3}, "presence_penalty"), ({"logprobs": True, "top_logprobs": 21},
                                                               "top_logprobs"),
             ({"top_logprobs": 2}, "top_logprobs"), ({"stream_options": {}}, "stream_options"),
