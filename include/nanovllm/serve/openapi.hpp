@@ -126,6 +126,7 @@ inline constexpr std::string_view kRerankProperties = R"({
     {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}]}},
   "top_n": {"type": "integer", "minimum": 0},
   "return_documents": {"type": "boolean"},
+  "max_tokens_per_doc": {"type": "integer", "minimum": 0},
   "instruction": {"type": "string"},
   "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
   "priority": {"type": "integer"}})";
