@@ -31,7 +31,6 @@ namespace nanovllm {
 
 #if NANOVLLM_BODIES
 
-#include <cstddef>
 #include <optional>
 
 #include "nanovllm/chat/chat_template.hpp"
@@ -42,23 +41,6 @@ namespace nanovllm {
 namespace nanovllm {
 
 namespace detail {
-
-/// What a template prints behind the last message of the assistant, without white space ahead;
-/// empty if it cannot be asked.
-NANOVLLM_INLINE std::string turn_end_of(const ChatTemplate& chat_template) {
-  constexpr const char* kContent = "Answer.";
-  try {
-    const std::string text = chat_template.render({{"user", "Hello"}, {"assistant", kContent}},
-                                                  {.add_generation_prompt = false});
-    const std::size_t found = text.rfind(kContent);
-    if (found == text.npos) return {};
-    const std::size_t begin =
-        text.find_first_not_of(" \t\r\n", found + std::string_view(kContent).size());
-    return begin == text.npos ? std::string() : text.substr(begin);
-  } catch (const Error&) {  // a renderer of the user's may throw any of them
-    return {};
-  }
-}
 
 /// The special token that `turn_end` begins with.
 NANOVLLM_INLINE std::optional<TokenId> turn_end_token(const Tokenizer& tokenizer,
@@ -101,8 +83,7 @@ NANOVLLM_INLINE std::vector<TokenId> find_end_tokens(const Checkpoint& checkpoin
     }
   }
   if (named.empty() && text.chat_template) {
-    const auto id =
-        detail::turn_end_token(*text.tokenizer, detail::turn_end_of(*text.chat_template));
+    const auto id = detail::turn_end_token(*text.tokenizer, text.chat_template->turn_end());
     if (id && *id < vocab_size) named.push_back(*id);
   }
   return named;
