@@ -215,14 +215,16 @@ def write_gpt2(path, seed=7302):
     close(writer)
 
 
-def random_blocks(random, kind, rows, columns, halves):
-    """Blocks of random bits; the half floats in them are drawn from `halves`."""
+def random_blocks(random, kind, rows, columns, halves, offsets=None):
+    """Blocks of random bits; the half floats in them are drawn from `halves`, and what Q4_1 and Q5_1
+    add to every element from `offsets`, if they are given."""
     elements, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = random.integers(0, 256, (rows * columns // elements, size), dtype=numpy.uint8)
     places = {Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208,), Type.Q4_1: (0, 2),
               Type.Q5_1: (0, 2)}.get(kind, (0,))
     for place in places:
-        drawn = random.choice(halves, len(blocks)).astype(numpy.float16)
+        is_offset = place == 2 and kind in (Type.Q4_1, Type.Q5_1) and offsets is not None
+        drawn = random.choice(offsets if is_offset else halves, len(blocks)).astype(numpy.float16)
         blocks[:, place:place + 2] = drawn.view(numpy.uint8).reshape(-1, 2)
     return blocks.reshape(rows, -1)
 
@@ -257,7 +259,9 @@ def write_mixed(path, config, types):
         if kind is None:
             return writer.add_tensor(name + ".weight", qwen3_weight(name + "_norm.weight", shape, 1))
         halves = random.uniform(0.5, 1, 64) * scales[kind]
-        writer.add_tensor(name + ".weight", random_blocks(random, kind, *shape, halves), raw_dtype=kind)
+        offsets = -halves * (16 if kind == Type.Q5_1 else 8)  # about as many above 0 as below
+        blocks = random_blocks(random, kind, *shape, halves, offsets)
+        writer.add_tensor(name + ".weight", blocks, raw_dtype=kind)
 
     add("token_embd", (vocab, width))
     for name, _, shape in attention_tensors(config) + mlp_tensors(width, config["intermediate_size"]):
