@@ -225,7 +225,7 @@ add_test(NAME headers/nvcc
     ${our_flags} ${other_flags_of_nvcc}
     -x cu -c "${headers_folder}/unit_one.cpp" -o "${generated}/unit_one.o")
 set_tests_properties(headers/clang headers/tidy headers/nvcc PROPERTIES
-  LABELS headers SKIP_RETURN_CODE 77 TIMEOUT 600)
+  LABELS headers SKIP_RETURN_CODE 77 TIMEOUT 1200)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   foreach(level IN ITEMS v3 v4)
