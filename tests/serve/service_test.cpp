@@ -411,7 +411,7 @@ TEST_CASE("/openapi.json has the routes that there are, and their bodies' fields
         CHECK(parse_json(reply.body)["error"]["param"] == body["required"][0]);
     }
   }
-  CHECK(num_operations == 16);
+  CHECK(num_operations >= 16);
   const Json& chat = document["components"]["schemas"]["ChatCompletionRequest"]["properties"];
   CHECK(chat["top_p"].dump() == R"({"type": "number", "exclusiveMinimum": 0.0, "maximum": 1.0})");
   CHECK(chat["n"].dump() == R"({"type": "integer", "minimum": 1, "maximum": 128})");
