@@ -331,6 +331,7 @@ TEST_CASE("defect: an error stands beside the finish reason of a sample that end
   TestEngine engine(small_config(GENERATE(false, true)));
   SamplingParams params{.temperature = 1.f, .seed = 5, .max_tokens = 12, .ignore_eos = true};
   params.n = 2;
+  params.min_p = 0.f;
   params.top_k = ThrowingProcessor::kFaultyTopK;  // fails before the fourth token
   const auto run = [&](const TokenCallback& callback) {
     Output out;

@@ -48,14 +48,14 @@ TEST_CASE("do_sample false means greedy, whatever the temperature", "[generation
 }
 
 TEST_CASE("What a greedy file says of filters does not matter", "[generation_config]") {
-  const auto config = parse(R"({"do_sample": false, "temperature": -1, "top_k": -5, "top_p": 0.0,
+  const auto config = parse(R"({"do_sample": false, "temperature": -1, "top_k": -5, "top_p": 1.5,
                                 "min_p": 2, "repetition_penalty": 1.1})");
   CHECK(config.temperature == 0.f);
   CHECK_FALSE((config.top_k || config.top_p || config.min_p));
   CHECK(config.repetition_penalty == 1.1f);
   CHECK(parse(R"({"do_sample": false, "top_p": 0.8, "top_k": 20})").top_p == 0.8f);
   CHECK(parse(R"({"do_sample": false, "top_k": 20})").top_k == 20);
-  CHECK(error_of(R"({"do_sample": true, "top_p": 0.0})").find("'top_p' must be") !=
+  CHECK(error_of(R"({"do_sample": true, "top_p": 1.5})").find("'top_p' must be") !=
         std::string::npos);
   CHECK(error_of(R"({"do_sample": false, "repetition_penalty": 0})").find("'repetition_penalty'") !=
         std::string::npos);
