@@ -191,7 +191,7 @@ class Interpreter : public Environment {
     }
     const std::size_t num_items = loop.items.size();
     Flow flow = Flow::next;
-    for (loop.index = 0; loop.index < num_items && flow != Flow::leave_loop; ++loop.index) {
+    for (loop.index = 0; flow != Flow::leave_loop && num_items > loop.index; ++loop.index) {
       within(outside, [&] {
         assign(*node.inputs[0], loop.items[loop.index]);
         if (loop_symbol_ >= 0) set(loop_symbol_, Value::of(&loop));

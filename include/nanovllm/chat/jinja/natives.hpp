@@ -18,6 +18,30 @@
 
 namespace nanovllm::jinja {
 
+// Functions with names: a lambda would be of another type in each file that includes the table.
+inline bool is_boolean(const Value& v) { return v.kind() == Kind::boolean; }
+inline bool is_callable(const Value& v) { return v.kind() >= Kind::loop; }
+inline bool is_defined(const Value& v) { return !v.is_undefined(); }
+inline bool is_escaped(const Value& v) { return v.is_safe(); }
+inline bool is_false(const Value& v) { return v.kind() == Kind::boolean && !v.truth(); }
+inline bool is_float(const Value& v) { return v.kind() == Kind::real; }
+inline bool is_integer(const Value& v) {
+  return v.kind() == Kind::integer || v.kind() == Kind::big_integer;
+}
+inline bool is_iterable(const Value& v) {
+  return v.is_undefined() || (v.kind() >= Kind::string && v.kind() <= Kind::dict) ||
+         v.kind() == Kind::loop;
+}
+inline bool is_mapping(const Value& v) { return v.is_dict(); }
+inline bool is_none(const Value& v) { return v.is_none(); }
+inline bool is_number(const Value& v) { return v.is_number() || v.kind() == Kind::big_integer; }
+inline bool is_sequence(const Value& v) {
+  return v.is_undefined() || v.is_string() || v.is_dict() || v.is_indexable();
+}
+inline bool is_string(const Value& v) { return v.is_string(); }
+inline bool is_true(const Value& v) { return v.kind() == Kind::boolean && v.truth(); }
+inline bool is_undefined(const Value& v) { return v.is_undefined(); }
+
 template <bool (*kTest)(const Value&)>
 Value simple_test(Arguments& call) {
   return Value::of(kTest(call.self));
@@ -175,46 +199,38 @@ inline constexpr Entry kTests[] = {
     {"==", compare_test<Op::equal>},
     {">", compare_test<Op::greater>},
     {">=", compare_test<Op::greater_equal>},
-    {"boolean", simple_test<[](const Value& v) { return v.kind() == Kind::boolean; }>},
-    {"callable", simple_test<[](const Value& v) { return v.kind() >= Kind::loop; }>},
-    {"defined", simple_test<[](const Value& v) { return !v.is_undefined(); }>},
+    {"boolean", simple_test<is_boolean>},
+    {"callable", simple_test<is_callable>},
+    {"defined", simple_test<is_defined>},
     {"divisibleby", divisible_test},
     {"eq", compare_test<Op::equal>},
     {"equalto", compare_test<Op::equal>},
-    {"escaped", simple_test<[](const Value& v) { return v.is_safe(); }>},
+    {"escaped", simple_test<is_escaped>},
     {"even", parity_test<0>},
-    {"false", simple_test<[](const Value& v) { return v.kind() == Kind::boolean && !v.truth(); }>},
+    {"false", simple_test<is_false>},
     {"filter", exists_test<Natives::filter>},
-    {"float", simple_test<[](const Value& v) { return v.kind() == Kind::real; }>},
+    {"float", simple_test<is_float>},
     {"ge", compare_test<Op::greater_equal>},
     {"greaterthan", compare_test<Op::greater>},
     {"gt", compare_test<Op::greater>},
     {"in", compare_test<Op::in>},
-    {"integer", simple_test<[](const Value& v) {
-       return v.kind() == Kind::integer || v.kind() == Kind::big_integer;
-     }>},
-    {"iterable", simple_test<[](const Value& v) {
-       return v.is_undefined() || (v.kind() >= Kind::string && v.kind() <= Kind::dict) ||
-              v.kind() == Kind::loop;
-     }>},
+    {"integer", simple_test<is_integer>},
+    {"iterable", simple_test<is_iterable>},
     {"le", compare_test<Op::less_equal>},
     {"lessthan", compare_test<Op::less>},
     {"lower", case_test<Case::lower>},
     {"lt", compare_test<Op::less>},
-    {"mapping", simple_test<[](const Value& v) { return v.is_dict(); }>},
+    {"mapping", simple_test<is_mapping>},
     {"ne", compare_test<Op::not_equal>},
-    {"none", simple_test<[](const Value& v) { return v.is_none(); }>},
-    {"number",
-     simple_test<[](const Value& v) { return v.is_number() || v.kind() == Kind::big_integer; }>},
+    {"none", simple_test<is_none>},
+    {"number", simple_test<is_number>},
     {"odd", parity_test<1>},
     {"sameas", same_test},
-    {"sequence", simple_test<[](const Value& v) {
-       return v.is_undefined() || v.is_string() || v.is_dict() || v.is_indexable();
-     }>},
-    {"string", simple_test<[](const Value& v) { return v.is_string(); }>},
+    {"sequence", simple_test<is_sequence>},
+    {"string", simple_test<is_string>},
     {"test", exists_test<Natives::test>},
-    {"true", simple_test<[](const Value& v) { return v.kind() == Kind::boolean && v.truth(); }>},
-    {"undefined", simple_test<[](const Value& v) { return v.is_undefined(); }>},
+    {"true", simple_test<is_true>},
+    {"undefined", simple_test<is_undefined>},
     {"upper", case_test<Case::upper>},
 };
 
