@@ -107,6 +107,6 @@ enum class Natives : std::uint8_t {
 };
 
 /// The function that has the name, or null.
-[[nodiscard]] inline Native find_native(Natives set, std::string_view name);
+[[nodiscard]] Native find_native(Natives set, std::string_view name);
 
 }  // namespace nanovllm::jinja
