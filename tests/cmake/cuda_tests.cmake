@@ -1,7 +1,7 @@
 # What is said of the programs of nvcc on a machine without a GPU. Only with NANOVLLM_TEST_ALL; skipped
 # where there is no nvcc.
 #   headers/cuda-files        every .cu file of the tree, and the samples of README and docs, pass nvcc's
-#                             front end, see headers/check_cuda_files.sh; the first time that takes five
+#                             front end, see headers/check_cuda_files.sh; the first time that takes some nine
 #                             minutes on two cores, later only what changed
 #   headers/cuda-files-check  a test of that check
 #   headers/pack-check        what pack/build.sh was to build and is not there is a failure of pack/run.sh
