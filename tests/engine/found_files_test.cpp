@@ -186,23 +186,20 @@ TEST_CASE("fused experts are the experts", "[files][experts]") {
 }
 
 TEST_CASE("a checkpoint of another kind of model is named before anything else", "[files]") {
-  const auto error_of = [](auto model, const char* directory) -> std::string {
-    using Model = typename decltype(model)::type;
+  const auto error_of = [](const char* directory) -> std::string {
     try {
-      const Engine<Model, Float32Policy> engine({.model = directory});
+      const Engine<AnyModel, Float32Policy> engine({.model = directory});
       return {};
     } catch (const UnsupportedModelError& error) {
       return error.what();
     }
   };
-  CHECK_THAT(error_of(std::type_identity<AnyModel>(), "examples/models/tiny_gpt2"),
+  CHECK_THAT(error_of("examples/models/tiny_gpt2"),
              Contains("tiny_gpt2/config.json: this checkpoint is a gpt2, but the engine was made "
                       "for a qwen3 (Qwen3ForCausalLM); Engine<Gpt2<shapes::gpt2_any>> opens it, "
                       "and so does make_engine<AllModels>"));
-  CHECK_THAT(error_of(std::type_identity<AnyModel>(), "examples/models/fairytale_moe"),
+  CHECK_THAT(error_of("examples/models/fairytale_moe"),
              Contains("this checkpoint is a qwen3_moe") && Contains("Qwen3Moe<shapes::"));
-  CHECK_THAT(error_of(std::type_identity<AnyModel>(), "tests/fixtures/gguf/gpt2.gguf"),
+  CHECK_THAT(error_of("tests/fixtures/gguf/gpt2.gguf"),
              Contains("config.json of tests/fixtures/gguf/gpt2.gguf: this checkpoint is a gpt2"));
-  CHECK_THAT(error_of(std::type_identity<Gpt2<shapes::gpt2_any>>(), "examples/models/fairytale"),
-             Contains("this checkpoint is a qwen3, but the engine was made for a gpt2"));
 }

@@ -151,6 +151,13 @@ TEST_CASE("all models have the mixtures of experts", "[registry][moe]") {
   CHECK_THROWS_WITH(engine->tokenizer(), "the checkpoint has no tokenizer.json");
 }
 
+TEST_CASE("a GPT-2's engine names a checkpoint of another model", "[registry][gpt2]") {
+  using Gpt2Engine = Engine<Gpt2<shapes::gpt2_any>, Float32Policy>;
+  CHECK_THROWS_WITH(
+      Gpt2Engine({.model = "examples/models/fairytale"}),
+      Catch::Matchers::Contains("this checkpoint is a qwen3, but the engine was made for a gpt2"));
+}
+
 TEST_CASE("weights that a checkpoint in memory lacks are named with its name", "[checkpoint]") {
   MemoryCheckpoint files;
   files.texts["config.json"] = *Checkpoint("examples/models/tiny_gpt2").text("config.json");

@@ -45,7 +45,7 @@ double repeated(const std::vector<std::string>& words) {
 }  // namespace
 
 TEST_CASE("Tales of twenty seeds end with a sentence and do not turn in circles") {
-  Engine<Qwen3<shapes::fairytale>> engine({.model = examples::kFairytale});
+  Engine<Qwen3<shapes::qwen3_any>> engine({.model = examples::kFairytale});
   std::vector<std::string> prompts(20, "Once upon a time there was a fox who");
   std::vector<SamplingParams> params;
   for (std::uint64_t seed = 0; seed < prompts.size(); ++seed) {
