@@ -90,7 +90,10 @@ class Gpt2Files {
         file.add(prefix + name, "F32", shape, weight);
       }
     }
-    if (style.tied_head) file.add("lm_head.weight", "F32", {1}, std::vector<float>{0});
+    if (style.tied_head) {
+      const auto [table, shape] = gpt2_tensors(config).front();
+      file.add("lm_head.weight", "F32", shape, gpt2_weight(table, shape, seed));
+    }
     for (int i = 0; style.masks && i < config["n_layer"].get<int>(); ++i) {
       const std::string attention = style.prefix + "h." + std::to_string(i) + ".attn.";
       file.add(attention + "bias", "U8", {1, 1, 2, 2}, std::vector<char>{1, 0, 1, 1});

@@ -56,8 +56,10 @@ struct DeferredPolicy : FullFloat32Policy {
 
 template <class Policy>
 std::unique_ptr<RunnerOf<Policy>> make_runner(int num_ranks, std::optional<Seconds> step_timeout) {
+  Qwen3Config config = Qwen3Config::load(model_directory("fairytale"));
+  config.num_key_value_heads = config.num_attention_heads;  // 4: as many ranks can share them
   auto runner = std::make_unique<RunnerOf<Policy>>(
-      Qwen3Config::load(model_directory("fairytale")),
+      config,
       RunnerConfig{.num_ranks = num_ranks,
                    .num_threads = num_ranks,
                    .limits = {.max_num_batched_tokens = 32, .max_num_seqs = 2, .max_model_len = 32},

@@ -116,7 +116,8 @@ TEST_CASE("a GGUF with cls.output.weight is a classifier, tied or not", "[gguf]"
     CHECK(config.at("architectures") == nlohmann::json::array({"Qwen3ForSequenceClassification"}));
     CHECK(config.at("id2label") == nlohmann::json{{"0", "yes"}, {"1", "no"}});
     CHECK(config.at("tie_word_embeddings") == !untied);
-    const Checkpoint checkpoint(std::move(Written(file).checkpoint));
+    Written written(file);  // has the bytes
+    const Checkpoint checkpoint(std::move(written.checkpoint));
     REQUIRE(checkpoint.find("score.weight") != nullptr);
     CHECK(checkpoint.find("score.weight")->shape == std::vector<std::uint64_t>{2, 8});
     CHECK(checkpoint.find("score.bias") != nullptr);
