@@ -90,8 +90,8 @@ TEST_CASE("what completions have of their own") {
        {R"("use_beam_search": true, "logprobs": 1)", "use_beam_search", "combined with logprobs"},
        {R"("beam_width": 2, "length_penalty": 1e39)", "length_penalty", "the range of a float"},
        {R"("beam_width": 2, "early_stopping": 1)", "early_stopping", R"("never", got 1)"},
-       {R"("length_penalty": 2)", "length_penalty", "beam_width"},
-       {R"("early_stopping": true)", "early_stopping", "beam_width"},
+       {R"("length_penalty": 2)", "length_penalty", "use_beam_search"},
+       {R"("early_stopping": true)", "early_stopping", "use_beam_search"},
        {R"("use_beam_search": 1)", "use_beam_search", "true or false, got 1"},
        {R"("stream": true, "n": 1, "best_of": 2)", "stream", "best_of > n"},
        {R"("stream": true, "use_beam_search": true, "n": 2)", "stream", "a beam search"}});
