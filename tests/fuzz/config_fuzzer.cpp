@@ -41,7 +41,7 @@ void check_ranges(nanovllm::Qwen3Config& config) {
   for (const nanovllm::TokenId id : config.eos_token_ids)
     require(id >= 0 && id < config.vocab_size);
   if (config.generation.temperature) require(*config.generation.temperature >= 0);
-  if (config.generation.top_p) require(*config.generation.top_p > 0);
+  if (config.generation.top_p) require(*config.generation.top_p >= 0);
 
   for (const double frequency : nanovllm::rope_inv_freq(config.rope, config.head_dim))
     require(std::isfinite(frequency));
