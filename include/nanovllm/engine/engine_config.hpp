@@ -85,7 +85,7 @@ struct EngineConfig {
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's
   LoadCallback on_load{};                       ///< e.g. load_progress_line()
   /// Called when all is loaded, by the thread that makes the engine, for each thing that was found
-  /// in the checkpoint and is ignored, or missing: a line for people. Unset: nobody is told.
+  /// in the checkpoint and is ignored, or missing: a line for people. Unset: dropped.
   WarningCallback on_warning{};    ///< e.g. warning_lines()
   GenerateCallback on_generate{};  ///< e.g. generate_progress_line()
 };

@@ -81,7 +81,7 @@ class Checkpoint {
   /// Notes that something of the checkpoint is ignored; a text that is noted already is no other.
   void warn(std::string text) const;
 
-  /// What was noted, by this or by whoever reads the checkpoint, in that order.
+  /// What was noted, by this or by a loader, in that order.
   [[nodiscard]] std::vector<std::string> warnings() const;
 
  private:

@@ -10,7 +10,7 @@
 
 namespace nanovllm {
 
-/// Making a constraint was stopped, because nobody waits for it any more.
+/// Making a constraint was stopped, because its request was cancelled.
 struct CompileCancelled : Error {
   using Error::Error;
 };
