@@ -157,6 +157,13 @@ a {#- comment -#} b {# other #} c {##} d
 {{ 2.5 | round }} {{ 3.5 | round }} {{ 2.567 | round(2) }} {{ 2.1 | round(method='ceil') }} {{ 2.9 | round(0, 'floor') }} {{ 7 | round }} {{ -3 | abs }} {{ -2.5 | abs }} {{ minus | abs }}
 {{ 'a,b,a' | replace('a', 'x') }} {{ 'aaa' | replace('a', 'b', 2) }} {{ n | replace(7, 8) }} {{ 'abc' | replace('', '-') }}
 {{ 'a b  c' | wordcount }} {{ [1, 2, 3, 4, 5] | batch(2) | list }} {{ [1, 2, 3] | batch(2, 'x') | list }} {{ '%s is %d' | format('x', 3) }} {{ 'a\nb\n\nc' | indent }} {{ 'a\nb' | indent(2, true) }} {{ 'a\n\nb' | indent('>', blank=true) }}
+{% for key, group in people | groupby('age') %}{{ key }}:{% for p in group %}{{ p.name }},{% endfor %};{% endfor %} {% for g in people | groupby('age') %}{{ g.grouper }}{{ g.list | length }};{% endfor %} {{ ['b', 'a', 'B'] | groupby(0) }} {{ ['b', 'a', 'B'] | groupby(0, case_sensitive=true) | map('first') | list }} {{ [{'a': 1}, {}] | groupby('a', default=0) }} {{ [] | groupby('x') }}
+{{ people | groupby }}
+{{ people | groupby('age', nope=1) }}
+{% set c = cycler('a', 'b') %}{{ c.current }}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.reset() or '' }}{{ c.current }}{{ c.next() }} {% for x in list %}{{ c.next() }}{% endfor %}
+{{ cycler() }}
+{% set j = joiner() %}{% for x in list %}{{ j() }}{{ x }}{% endfor %} {% set k = joiner('|') %}{{ k() }}a{{ k() }}b{{ k() }} {% set l = joiner(sep='; ') %}{{ l() }}{{ l() }}
+{% set c = cycler(1, 2) %}{% set c.items = 3 %}{{ c.next() }}
 {{ '<a & "b">' | e }} {{ '<' | escape | escape }} {{ ('<' | safe) + '&' }} {{ '&' + ('<' | safe) }} {{ '<' | safe ~ '&' }} {{ ['<' | safe] }}
 {{ map | tojson }} {{ odd | tojson }} {{ 'é"\\\n\u2028</x>' | tojson }} {{ [] | tojson }} {{ (1, 2) | tojson }} {{ nil | tojson }} {{ big | tojson }} {{ pi | tojson }}
 {{ map | tojson(indent=2) }} {{ [[], {}, [1]] | tojson(indent=1) }} {{ map | tojson(sort_keys=true) }} {{ [1, {'a': 2}] | tojson(separators=(',', ':')) }} {{ 'é🦙\x7f' | tojson(ensure_ascii=true) }} {{ {1: 2, none: 3, true: 4, 1.5: 5} | tojson }} {{ [1] | tojson(indent='\t') }} {{ [1, 2] | tojson(indent=0) }}

@@ -104,6 +104,27 @@ inline std::string escape(std::string_view text) {
   return out;
 }
 
+/// The general category of a character, in utf8proc's version of Unicode.
+inline int category(const utf8::Char& c) {
+  return utf8proc_category(static_cast<std::int32_t>(c.code_point));
+}
+inline std::vector<int> categories(std::string_view text) {
+  std::vector<int> out;
+  for (std::size_t i = 0; i < text.size(); i += utf8::decode(text, i).size)
+    out.push_back(category(utf8::decode(text, i)));
+  return out;
+}
+inline bool is_cased(int category) {
+  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT;
+}
+inline bool is_letter(int category) {
+  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+}
+inline bool is_decimal(int category) { return category == UTF8PROC_CATEGORY_ND; }
+inline bool is_letter_or_decimal(int category) {
+  return is_letter(category) || is_decimal(category);
+}
+
 /// `str.isprintable` of a character, in utf8proc's version of Unicode.
 inline bool is_printable(std::int32_t code_point) {
   switch (utf8proc_category(code_point)) {

@@ -13,7 +13,9 @@
 
 namespace nanovllm::jinja {
 
+/// Operators of two operands, in the order of `Type::binary` and `Type::comparison`.
 enum class Op : std::uint8_t {
+  none,
   add,
   subtract,
   multiply,
@@ -34,13 +36,13 @@ enum class Op : std::uint8_t {
 enum class Type : std::uint8_t {
   // Expressions: `inputs` are the operands.
   constant,     ///< value
-  name,         ///< symbol
-  attribute,    ///< inputs[0].text
+  name,         ///< symbol, and value, its text; as a parameter of a macro inputs[0], its default
+  attribute,    ///< inputs[0].value
   item,         ///< inputs[0][inputs[1]]
   slice,        ///< inputs[0][inputs[1]:inputs[2]:inputs[3]], those that are not given null
   call,         ///< inputs[0](inputs[1…], named…)
-  filter,       ///< inputs[0] | text(inputs[1…], named…); inputs[0] is null in a filter block
-  test,         ///< inputs[0] is text(inputs[1…])
+  filter,       ///< inputs[0] | value(inputs[1…], named…); inputs[0] is null in a filter block
+  test,         ///< inputs[0] is value(inputs[1…])
   negate,       ///< -inputs[0]
   plus,         ///< +inputs[0]
   logical_not,  ///< not inputs[0]
@@ -60,40 +62,47 @@ enum class Type : std::uint8_t {
   loop,          ///< for inputs[0] in inputs[1] if inputs[2], which may be null
   set,           ///< inputs[0] = inputs[1]
   set_block,     ///< inputs[0] = body through the filters of inputs[1], which may be null
-  macro,         ///< symbol, parameters
-  call_block,    ///< inputs[0], a call, with a macro of parameters and body as `caller`
+  macro,         ///< symbol, with inputs as parameters
+  call_block,    ///< inputs[0], a call, with the macro inputs[1] as `caller`
   filter_block,  ///< body through inputs[0]
   scope,         ///< with, whose pairs of target and value are inputs; generation
   leave_loop,    ///< break
   next_turn,     ///< continue
 };
 
-/// A named parameter; with its default, or null.
-struct Node;
-using Named = std::pair<std::string, Node*>;
+/// Names that mean something, and the symbols that they have in each tree.
+enum Symbol : int { kCaller, kVarargs, kKwargs, kLoop };
+
+/// The functions that a string, a list and a dict have by one name; null for none.
+struct Methods {
+  Native string = nullptr, list = nullptr, dict = nullptr;
+
+  [[nodiscard]] Native of(const Value& value) const {
+    return value.is_string() ? string : value.is_list() ? list : value.is_dict() ? dict : nullptr;
+  }
+};
 
 struct Node {
   Type type;
   std::size_t offset;  ///< in the source, for messages
-  std::string text{};
-  int symbol = 0;  ///< of a name: its index in Tree::names
+  int symbol = 0;      ///< of a name: its index in Tree::variables
   Value value{};
   std::vector<Node*> inputs{};
   std::vector<Op> ops{};
-  std::vector<Named> named{};     ///< of a call; `*` and `**` as names for what is unpacked
-  std::vector<int> parameters{};  ///< of a macro: symbols; `named` has the names and defaults
+  std::vector<std::pair<std::string, Node*>> named{};  ///< `*` and `**` for what is unpacked
   std::vector<Node*> body{}, otherwise{};
-  bool recursive = false;                                                  ///< of a loop
-  bool takes_caller = false, takes_varargs = false, takes_kwargs = false;  ///< of a macro
+  bool recursive = false;   ///< of a loop
+  unsigned specials = 0;    ///< of a macro: bit kCaller, kVarargs and kKwargs of what it reads
   Native native = nullptr;  ///< the filter or the test, where one has the name
-  Native string_method = nullptr, list_method = nullptr, dict_method = nullptr;
+  Methods methods{};        ///< of an attribute
 };
 
 struct Tree {
   std::string source;  ///< with '\n' for every line end
   std::deque<Node> nodes{};
   std::vector<Node*> body{};
-  std::vector<std::string> names{};
+  List names{}, variables{};  ///< by symbol; variables as they are before the first statement
+  bool uses_loop = false;
 };
 
 /// What is written in C++.
@@ -108,5 +117,10 @@ enum class Natives : std::uint8_t {
 
 /// The function that has the name, or null.
 [[nodiscard]] Native find_native(Natives set, std::string_view name);
+
+[[nodiscard]] inline Methods find_methods(std::string_view name) {
+  return {find_native(Natives::string_method, name), find_native(Natives::list_method, name),
+          find_native(Natives::dict_method, name)};
+}
 
 }  // namespace nanovllm::jinja

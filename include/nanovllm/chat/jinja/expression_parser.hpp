@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -12,288 +11,287 @@
 #include <vector>
 
 #include "nanovllm/chat/jinja/ast.hpp"
-#include "nanovllm/chat/jinja/lexer.hpp"
+#include "nanovllm/chat/jinja/reader.hpp"
 #include "nanovllm/chat/jinja/value.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nanovllm::jinja {
 
-class ExpressionParser {
+/// Counts a level of nesting for as long as it lives.
+class Level {
+ public:
+  explicit Level(int& depth) : depth_(depth) { ++depth_; }
+  ~Level() { --depth_; }
+  Level(const Level&) = delete;
+  Level& operator=(const Level&) = delete;
+
+ private:
+  int& depth_;
+};
+
+class ExpressionParser : protected Reader {
  protected:
-  using TokenType = Token::Type;
-
-  explicit ExpressionParser(Tree& tree) : tree_(tree), tokens_(Lexer(tree.source).tokens()) {}
-
-  /// Counts how deeply what is read is nested.
-  struct Level {
-    explicit Level(ExpressionParser& parser_in) : parser(parser_in) {
-      if (++parser.depth_ > 200) parser.refuse("fewer than 200 levels of nesting");
-    }
-    ~Level() { --parser.depth_; }
-    Level(const Level&) = delete;
-    Level& operator=(const Level&) = delete;
-    ExpressionParser& parser;
-  };
-
-  [[nodiscard]] const Token& now() const { return tokens_[at_]; }
-  [[nodiscard]] const Token& ahead() const {
-    return tokens_[at_ + (now().type == TokenType::end ? 0 : 1)];
-  }
-  std::string take() { return std::move(tokens_[at_++].text); }
-  bool skip_op(std::string_view op) { return now().is_op(op) && ++at_; }
-  bool skip_name(std::string_view name) { return now().is_name(name) && ++at_; }
-
-  [[noreturn]] void refuse(std::string_view expected) const {
-    const auto got = [&]() -> std::string {
-      switch (now().type) {
-        case TokenType::end: return "the end of the template";
-        case TokenType::text: return "text";
-        case TokenType::block_begin: return "'{%'";
-        case TokenType::block_end: return "'%}'";
-        case TokenType::output_begin: return "'{{'";
-        case TokenType::output_end: return "'}}'";
-        case TokenType::string: return "a string";
-        default: return concat("'", now().text, "'");
-      }
-    }();
-    throw ConfigError(
-        at_place(tree_.source, now().offset, concat("expected ", expected, ", got ", got)));
-  }
-  void expect(TokenType type, std::string_view expected) {
-    if (now().type != type) refuse(expected);
-    ++at_;
-  }
-  void expect_op(std::string_view op) {
-    if (!skip_op(op)) refuse(concat("'", op, "'"));
-  }
-  void end_block() { expect(TokenType::block_end, "'%}'"); }
-  std::string expect_name() {
-    if (now().type != TokenType::name) refuse("a name");
-    return take();
+  explicit ExpressionParser(Tree& tree) : Reader(tree.source), tree_(tree) {
+    for (const char* name : {"caller", "varargs", "kwargs", "loop"}) (void)symbol(name);
   }
 
-  Node* make(Type type, std::size_t offset) {
-    return &tree_.nodes.emplace_back(Node{.type = type, .offset = offset});
+  [[nodiscard]] Level deeper() {
+    if (depth_ >= 200) refuse("fewer than 200 levels of nesting");
+    return Level(depth_);
   }
-  Node* make(Type type, std::size_t offset, std::vector<Node*> inputs) {
-    Node* node = make(type, offset);
-    node->inputs = std::move(inputs);
-    return node;
+
+  Node* make(Type type, std::size_t offset, std::vector<Node*> inputs = {}) {
+    return &tree_.nodes.emplace_back(
+        Node{.type = type, .offset = offset, .inputs = std::move(inputs)});
   }
-  Node* make_constant(Value value, std::size_t offset) {
-    Node* node = make(Type::constant, offset);
+  Node* make_valued(Type type, std::size_t offset, Value value, std::vector<Node*> inputs = {}) {
+    Node* node = make(type, offset, std::move(inputs));
     node->value = std::move(value);
     return node;
   }
+
   int symbol(std::string_view name) {
-    for (std::size_t i = 0; i < tree_.names.size(); ++i)
-      if (tree_.names[i] == name) return static_cast<int>(i);
-    tree_.names.emplace_back(name);
-    return static_cast<int>(tree_.names.size()) - 1;
+    int index = 0;
+    for (const Value& known : tree_.names) {
+      if (known.text() == name) return index;
+      ++index;
+    }
+    const Value& value = tree_.names.emplace_back(Value::of(name));
+    const Native global = find_native(Natives::global, name);
+    tree_.variables.push_back(global ? Value::of(Function{.native = global})
+                                     : Value::undefined(value));
+    return index;
   }
-  Node* make_name(std::string name, std::size_t offset) {
-    Node* node = make(Type::name, offset);
-    node->symbol = symbol(name);
-    node->text = std::move(name);
+  Node* make_name(std::string_view name, std::size_t offset) {
+    const int index = symbol(name);
+    tree_.uses_loop = tree_.uses_loop || index == kLoop;
+    Node* node = make_valued(Type::name, offset, tree_.names[static_cast<std::size_t>(index)]);
+    node->symbol = index;
     return node;
   }
 
   Node* tuple(bool conditional = true) {
-    const std::size_t offset = now().offset;
+    const std::size_t offset = now().begin;
     Node* first = expression(conditional);
-    if (!now().is_op(",")) return first;
+    if (!at(",")) return first;
     std::vector<Node*> items = {first};
-    while (skip_op(",")) {
-      const TokenType next = now().type;
-      if (next == TokenType::block_end || next == TokenType::output_end || now().is_op(")")) break;
+    while (skip(",") && !at("%}") && !at("}}") && !at(")"))
       items.push_back(expression(conditional));
-    }
     return make(Type::tuple, offset, std::move(items));
   }
 
   Node* expression(bool conditional = true) {
-    const Level level(*this);
-    Node* node = logical_or();
-    while (conditional && now().is_name("if")) {
-      const std::size_t offset = now().offset;
-      ++at_;
-      Node* condition = logical_or();
-      node = make(Type::conditional, offset,
-                  {node, condition, skip_name("else") ? expression() : nullptr});
+    const Level level = deeper();
+    Node* node = operation(kOr);
+    while (conditional && at("if")) {
+      const std::size_t offset = take().begin;
+      Node* condition = operation(kOr);
+      node =
+          make(Type::conditional, offset, {node, condition, skip("else") ? expression() : nullptr});
     }
     return node;
   }
 
-  Node* logical_or() {
-    Node* node = logical_and();
-    while (now().is_name("or")) {
-      const std::size_t offset = tokens_[at_++].offset;
-      node = make(Type::logical_or, offset, {node, logical_and()});
-    }
-    return node;
-  }
-
-  Node* logical_and() {
-    Node* node = logical_not();
-    while (now().is_name("and")) {
-      const std::size_t offset = tokens_[at_++].offset;
-      node = make(Type::logical_and, offset, {node, logical_not()});
-    }
-    return node;
-  }
-
-  Node* logical_not() {
-    const std::size_t offset = now().offset;
-    if (!skip_name("not")) return comparison();
-    const Level level(*this);
-    return make(Type::logical_not, offset, {logical_not()});
-  }
-
-  Node* comparison() {
-    const std::size_t offset = now().offset;
-    Node* first = binary(0);
-    Node* node = nullptr;
-    while (true) {
-      constexpr std::string_view kOps[] = {"==", "!=", "<", "<=", ">", ">="};
-      std::optional<Op> op;
-      for (int i = 0; i < 6; ++i)
-        if (now().is_op(kOps[i])) op = static_cast<Op>(static_cast<int>(Op::equal) + i);
-      if (now().is_name("in")) op = Op::in;
-      if (now().is_name("not") && ahead().is_name("in")) {
-        ++at_;
-        op = Op::not_in;
+  void arguments(Node* node) {
+    expect("(");
+    while (!skip(")")) {
+      if (at("*") || at("**")) {
+        std::string name(take().text);
+        node->named.emplace_back(std::move(name), expression());
+      } else if (now().type == Token::Type::name && ahead().text == "=") {
+        std::string name = take_name();
+        take();
+        node->named.emplace_back(std::move(name), expression());
+      } else {
+        if (!node->named.empty()) refuse("a named argument");
+        node->inputs.push_back(expression());
       }
-      if (!op) return node ? node : first;
-      ++at_;
-      if (node == nullptr) node = make(Type::comparison, offset, {first});
-      node->ops.push_back(*op);
-      node->inputs.push_back(binary(0));
+      if (!at(")")) expect(",");
     }
   }
 
-  /// + and -, then ~, then * / // %, then **.
-  Node* binary(int level) {
-    if (level == 4) return unary(true);
-    struct Operator {
-      std::string_view text;
-      int level;
-      Op op;
-    };
-    constexpr Operator kOps[] = {{"+", 0, Op::add},           {"-", 0, Op::subtract},
-                                 {"*", 2, Op::multiply},      {"/", 2, Op::divide},
-                                 {"//", 2, Op::floor_divide}, {"%", 2, Op::modulo},
-                                 {"**", 3, Op::power}};
-    Node* node = binary(level + 1);
-    const std::size_t offset = now().offset;
-    if (level == 1 && now().is_op("~")) {
-      node = make(Type::concat, offset, {node});
-      while (skip_op("~")) node->inputs.push_back(binary(2));
+  /// Filters, tests and calls behind `node`; with `inline_first` the first has no bar.
+  Node* filters(Node* node, bool inline_first) {
+    while (true) {
+      const std::size_t offset = now().begin;
+      if (inline_first || at("|")) {
+        if (!inline_first) take();
+        inline_first = false;
+        node = make_valued(Type::filter, offset, dotted_name(), {node});
+        node->native = find_native(Natives::filter, node->value.text());
+        if (at("(")) arguments(node);
+      } else if (node != nullptr && skip("is")) {
+        node = test(node, offset);
+      } else if (node != nullptr && at("(")) {
+        node = make(Type::call, offset, {node});
+        arguments(node);
+      } else {
+        return node;
+      }
     }
-    while (now().type == TokenType::op) {
-      const Operator* found = nullptr;
-      for (const Operator& entry : kOps)
-        if (entry.level == level && now().is_op(entry.text)) found = &entry;
-      if (found == nullptr) break;
-      const std::size_t place = tokens_[at_++].offset;
-      node = make(Type::binary, place, {node, binary(level + 1)});
-      node->ops = {found->op};
+  }
+
+  Tree& tree_;
+  unsigned specials_ = 0;  // of the macro that is read: see Node::specials
+
+ private:
+  enum Precedence : int { kOr, kAnd, kNot, kComparison, kSum, kConcat, kProduct, kPower };
+  struct Operator {
+    std::string_view text;
+    Precedence precedence;
+    Type type;
+    Op op = Op::none;
+  };
+
+  /// The operator that is next, or null.
+  [[nodiscard]] const Operator* next_operator() const {
+    static constexpr Operator kOperators[] = {
+        {"or", kOr, Type::logical_or},
+        {"and", kAnd, Type::logical_and},
+        {"==", kComparison, Type::comparison, Op::equal},
+        {"!=", kComparison, Type::comparison, Op::not_equal},
+        {"<", kComparison, Type::comparison, Op::less},
+        {"<=", kComparison, Type::comparison, Op::less_equal},
+        {">", kComparison, Type::comparison, Op::greater},
+        {">=", kComparison, Type::comparison, Op::greater_equal},
+        {"in", kComparison, Type::comparison, Op::in},
+        {"not", kComparison, Type::comparison, Op::not_in},
+        {"+", kSum, Type::binary, Op::add},
+        {"-", kSum, Type::binary, Op::subtract},
+        {"~", kConcat, Type::concat},
+        {"*", kProduct, Type::binary, Op::multiply},
+        {"/", kProduct, Type::binary, Op::divide},
+        {"//", kProduct, Type::binary, Op::floor_divide},
+        {"%", kProduct, Type::binary, Op::modulo},
+        {"**", kPower, Type::binary, Op::power},
+    };
+    for (const Operator& entry : kOperators) {
+      if (!at(entry.text)) continue;
+      return entry.op != Op::not_in || ahead().text == "in" ? &entry : nullptr;
+    }
+    return nullptr;
+  }
+
+  /// Operands between operators that bind as strongly as `least` or more.
+  Node* operation(int least) {
+    const std::size_t offset = now().begin;
+    Node* node = nullptr;
+    if (least <= kNot && skip("not")) {
+      const Level level = deeper();
+      node = make(Type::logical_not, offset, {operation(kNot)});
+    } else {
+      node = unary(true);
+    }
+    const Node* chain = nullptr;  // a comparison, or texts with ~, that may go on
+    while (const Operator* found = next_operator()) {
+      if (found->precedence < least) break;
+      const std::size_t place = take().begin;
+      if (found->op == Op::not_in) take();
+      Node* right = operation(found->precedence + 1);
+      if (node == chain && node->type == found->type) {
+        node->inputs.push_back(right);
+      } else {
+        const bool compares = found->type == Type::comparison;
+        node = make(found->type, compares ? offset : place, {node, right});
+        if (compares || found->type == Type::concat) chain = node;
+      }
+      node->ops.push_back(found->op);
     }
     return node;
   }
 
   Node* unary(bool with_filters) {
-    const Level level(*this);
-    const std::size_t offset = now().offset;
-    Node* node = skip_op("-")   ? make(Type::negate, offset, {unary(false)})
-                 : skip_op("+") ? make(Type::plus, offset, {unary(false)})
-                                : primary();
+    const Level level = deeper();
+    const std::size_t offset = now().begin;
+    Node* node = skip("-")   ? make(Type::negate, offset, {unary(false)})
+                 : skip("+") ? make(Type::plus, offset, {unary(false)})
+                             : primary();
     node = postfix(node);
     return with_filters ? filters(node, false) : node;
   }
 
   Node* primary() {
-    const std::size_t offset = now().offset;
+    const std::size_t offset = now().begin;
     switch (now().type) {
-      case TokenType::name: return name_or_constant(offset);
-      case TokenType::integer:
-      case TokenType::real: return number(offset);
-      case TokenType::string: {
-        std::string text = take();
-        while (now().type == TokenType::string) text += take();
-        return make_constant(Value::of(std::move(text)), offset);
+      case Token::Type::name: return name_or_constant();
+      case Token::Type::integer:
+      case Token::Type::real: return number();
+      case Token::Type::string: {
+        std::string text;
+        while (now().type == Token::Type::string) text += take_string();
+        return make_valued(Type::constant, offset, Value::of(std::move(text)));
       }
       default: break;
     }
-    if (skip_op("(")) {
-      if (skip_op(")")) return make(Type::tuple, offset);
+    if (skip("(")) {
+      if (skip(")")) return make(Type::tuple, offset);
       Node* node = tuple();
-      expect_op(")");
+      expect(")");
       return node;
     }
-    if (skip_op("[")) return make(Type::list, offset, items("]"));
-    if (skip_op("{")) return make(Type::dict, offset, items("}"));
+    if (skip("[")) return make(Type::list, offset, items("]"));
+    if (skip("{")) return make(Type::dict, offset, items("}"));
     refuse("an expression");
   }
 
   std::vector<Node*> items(std::string_view end) {
     std::vector<Node*> out;
-    while (!skip_op(end)) {
+    while (!skip(end)) {
       if (!out.empty()) {
-        expect_op(",");
-        if (skip_op(end)) break;
+        expect(",");
+        if (skip(end)) break;
       }
       out.push_back(expression());
       if (end == "]") continue;
-      expect_op(":");
+      expect(":");
       out.push_back(expression());
     }
     return out;
   }
 
-  Node* name_or_constant(std::size_t offset) {
-    const std::string name = take();
-    if (name == "true" || name == "True") return make_constant(Value::of(true), offset);
-    if (name == "false" || name == "False") return make_constant(Value::of(false), offset);
-    if (name == "none" || name == "None") return make_constant(Value::none(), offset);
-    special_ |= name == "caller" ? 1u : name == "varargs" ? 2u : name == "kwargs" ? 4u : 0u;
-    return make_name(name, offset);
+  Node* name_or_constant() {
+    const Token name = take();
+    const std::string_view text = name.text;
+    if (text == "true" || text == "True")
+      return make_valued(Type::constant, name.begin, Value::of(true));
+    if (text == "false" || text == "False")
+      return make_valued(Type::constant, name.begin, Value::of(false));
+    if (text == "none" || text == "None")
+      return make_valued(Type::constant, name.begin, Value::none());
+    Node* node = make_name(text, name.begin);
+    if (node->symbol < kLoop) specials_ |= 1u << node->symbol;
+    return node;
   }
 
-  Node* number(std::size_t offset) {
-    const Token& token = now();
-    const char *begin = token.text.data(), *end = begin + token.text.size();
+  Node* number() {
+    std::string text(now().text);
+    std::erase(text, '_');
+    const char mark = text.size() > 1 ? static_cast<char>(text[1] | 0x20) : '0';
+    const int base = mark == 'x' ? 16 : mark == 'o' ? 8 : mark == 'b' ? 2 : 10;
+    const char *const begin = text.data(), *const end = begin + text.size();
     std::int64_t integer = 0;
     double real = 0.0;
-    std::from_chars_result result{};
-    if (token.type == TokenType::integer) {
-      const char mark = token.text.size() > 1 ? static_cast<char>(token.text[1] | 0x20) : '0';
-      const int base = mark == 'x' ? 16 : mark == 'o' ? 8 : mark == 'b' ? 2 : 10;
-      result = std::from_chars(begin + (base == 10 ? 0 : 2), end, integer, base);
-    } else {
-      result = std::from_chars(begin, end, real);
-    }
+    const bool is_real = now().type == Token::Type::real;
+    const auto result = is_real ? std::from_chars(begin, end, real)
+                                : std::from_chars(begin + (base == 10 ? 0 : 2), end, integer, base);
     if (result.ec != std::errc() || result.ptr != end) refuse("a number of at most 64 bits");
-    ++at_;
-    return make_constant(token.type == TokenType::integer ? Value::of(integer) : Value::of(real),
-                         offset);
+    return make_valued(Type::constant, take().begin,
+                       is_real ? Value::of(real) : Value::of(integer));
   }
 
   Node* postfix(Node* node) {
     while (true) {
-      const std::size_t offset = now().offset;
-      if (skip_op(".")) {
-        if (now().type == TokenType::integer) {
-          node = make(Type::item, offset, {node, number(now().offset)});
+      const std::size_t offset = now().begin;
+      if (skip(".")) {
+        if (now().type == Token::Type::integer) {
+          node = make(Type::item, offset, {node, number()});
           continue;
         }
-        node = make(Type::attribute, offset, {node});
-        node->text = expect_name();
-        node->string_method = find_native(Natives::string_method, node->text);
-        node->list_method = find_native(Natives::list_method, node->text);
-        node->dict_method = find_native(Natives::dict_method, node->text);
-      } else if (skip_op("[")) {
+        node = make_valued(Type::attribute, offset, Value::of(take_name()), {node});
+        node->methods = find_methods(node->value.text());
+      } else if (skip("[")) {
         node = subscript(node, offset);
-      } else if (now().is_op("(")) {
+      } else if (at("(")) {
         node = make(Type::call, offset, {node});
         arguments(node);
       } else {
@@ -305,8 +303,8 @@ class ExpressionParser {
   Node* subscript(Node* node, std::size_t offset) {
     Node* parts[3] = {};
     int num_colons = 0;
-    while (!now().is_op("]")) {
-      if (skip_op(":")) {
+    while (!at("]")) {
+      if (skip(":")) {
         if (++num_colons > 2) refuse("']'");
       } else if (parts[num_colons] != nullptr) {
         refuse("']'");
@@ -315,81 +313,32 @@ class ExpressionParser {
       }
     }
     if (num_colons == 0 && parts[0] == nullptr) refuse("an expression");
-    expect_op("]");
+    take();
     if (num_colons == 0) return make(Type::item, offset, {node, parts[0]});
     return make(Type::slice, offset, {node, parts[0], parts[1], parts[2]});
   }
 
-  void arguments(Node* node) {
-    expect_op("(");
-    while (!skip_op(")")) {
-      if (skip_op("**")) {
-        node->named.emplace_back("**", expression());
-      } else if (skip_op("*")) {
-        node->named.emplace_back("*", expression());
-      } else if (now().type == TokenType::name && ahead().is_op("=")) {
-        std::string name = take();
-        ++at_;
-        node->named.emplace_back(std::move(name), expression());
-      } else {
-        if (!node->named.empty()) refuse("a named argument");
-        node->inputs.push_back(expression());
-      }
-      if (!now().is_op(")")) expect_op(",");
-    }
-  }
-
-  /// Filters, tests and calls behind `node`; with `inline_first` the first has no bar.
-  Node* filters(Node* node, bool inline_first) {
-    while (true) {
-      const std::size_t offset = now().offset;
-      if (inline_first || now().is_op("|")) {
-        if (!inline_first) ++at_;
-        inline_first = false;
-        node = make(Type::filter, offset, {node});
-        node->text = dotted_name();
-        node->native = find_native(Natives::filter, node->text);
-        if (now().is_op("(")) arguments(node);
-      } else if (node != nullptr && skip_name("is")) {
-        node = test(node, offset);
-      } else if (node != nullptr && now().is_op("(")) {
-        node = make(Type::call, offset, {node});
-        arguments(node);
-      } else {
-        return node;
-      }
-    }
-  }
-
-  std::string dotted_name() {
-    std::string name = expect_name();
-    while (skip_op(".")) (name += '.') += expect_name();
-    return name;
+  Value dotted_name() {
+    std::string name = take_name();
+    while (skip(".")) (name += '.') += take_name();
+    return Value::of(std::move(name));
   }
 
   Node* test(Node* node, std::size_t offset) {
-    const bool negated = skip_name("not");
-    node = make(Type::test, offset, {node});
-    node->text = dotted_name();
-    node->native = find_native(Natives::test, node->text);
-    const Token& next = now();
-    const bool word = next.type == TokenType::name && !next.is_name("else") &&
-                      !next.is_name("or") && !next.is_name("and");
-    if (next.is_op("(")) {
+    const bool negated = skip("not");
+    node = make_valued(Type::test, offset, dotted_name(), {node});
+    node->native = find_native(Natives::test, node->value.text());
+    const bool operand = now().type < Token::Type::op || at("[") || at("{");
+    if (at("(")) {
       arguments(node);
-    } else if (word || next.type == TokenType::string || next.type == TokenType::integer ||
-               next.type == TokenType::real || next.is_op("[") || next.is_op("{")) {
-      if (next.is_name("is")) refuse("one test; further ones need 'and'");
+    } else if (operand && !at("else") && !at("or") && !at("and")) {
+      if (at("is")) refuse("one test; further ones need 'and'");
       node->inputs.push_back(postfix(primary()));
     }
     return negated ? make(Type::logical_not, offset, {node}) : node;
   }
 
-  Tree& tree_;
-  std::vector<Token> tokens_;
-  std::size_t at_ = 0;
   int depth_ = 0;
-  unsigned special_ = 0;  // variables of a macro that were read: caller 1, varargs 2, kwargs 4
 };
 
 }  // namespace nanovllm::jinja

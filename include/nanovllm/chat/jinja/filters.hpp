@@ -1,17 +1,21 @@
 #pragma once
-/// Filters.
+/// Filters that are more than a line of natives.hpp.
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "nanovllm/chat/jinja/environment.hpp"
+#include "nanovllm/chat/jinja/call.hpp"
+#include "nanovllm/chat/jinja/format.hpp"
 #include "nanovllm/chat/jinja/methods.hpp"
 #include "nanovllm/chat/jinja/operators.hpp"
 #include "nanovllm/chat/jinja/text.hpp"
@@ -21,134 +25,158 @@
 
 namespace nanovllm::jinja {
 
-/// A filter that is a method of the text of what it gets.
-template <Native kMethod>
-Value on_text(Arguments& call) {
-  if (!call.self.is_string()) call.self = Value::of(str(call.self, call.in.budget));
-  return kMethod(call);
+// Texts.
+
+/// The text of an indent: itself, or blanks.
+inline std::string indent_of(const Value& value, std::string_view name) {
+  require(value.is_string() || value.is_integer(), "'", name, "' must be an int or a str, got ",
+          value.type_name());
+  if (value.is_string()) return value.text();
+  return std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(value.integer(), 0, 1024)),
+                     ' ');
 }
 
-inline Value tojson_filter(Arguments& call) {
+inline Value tojson_filter(Call& call) {
   Spelling how{.json = true};
   how.ensure_ascii = call.flag("ensure_ascii");
-  if (const Value* indent = call.next("indent"); indent != nullptr && !indent->is_none()) {
-    check<RequestError>(indent->is_string() || indent->is_integer(),
-                        "'indent' must be an int or a str, got ", indent->type_name());
-    how.indent =
-        indent->is_string()
-            ? indent->text()
-            : std::string(
-                  static_cast<std::size_t>(std::clamp<std::int64_t>(indent->integer(), 0, 1024)),
-                  ' ');
-    how.item_separator = ",";
+  if (const Value* indent = call.given("indent")) {
+    how.indent = indent_of(*indent, "indent");
+    how.item_separator.resize(1);  // without the blank
   }
-  if (const Value* both = call.next("separators"); both != nullptr && !both->is_none()) {
-    const std::vector<Value> parts = call.in.elements(*both);
-    check<RequestError>(parts.size() == 2 && parts[0].is_string() && parts[1].is_string(),
-                        "'separators' must be two strings");
+  if (const Value* both = call.given("separators")) {
+    const List parts = elements(*both, call.in);
+    require(parts.size() == 2 && parts[0].is_string() && parts[1].is_string(),
+            "'separators' must be two strings");
     how.item_separator = parts[0].text();
     how.key_separator = parts[1].text();
   }
   how.sort_keys = call.flag("sort_keys");
   std::string out;
-  Writer(out, how, call.in.budget).write(call.self);
+  Writer(out, how, call.in).write(call.self);
   return Value::of(std::move(out));
 }
 
-inline Value length_filter(Arguments& call) {
-  const Value& of = call.self;
-  if (of.is_string()) return Value::of(num_characters(of.text()));
-  if (of.is_dict()) return Value::of(of.dict().items.size());
-  if (of.is_undefined()) return Value::of(std::int64_t{0});
-  check<RequestError>(of.is_list() && of.sequence() != Sequence::generator, "a value of type '",
-                      of.type_name(), "' has no length");
-  return Value::of(of.list().items.size());
-}
-
-inline Value default_filter(Arguments& call) {
-  const Value* otherwise = call.next("default_value");
-  const bool falsy = call.flag("boolean");
-  if (!call.self.is_undefined() && (!falsy || call.self.truth())) return call.self;
-  return otherwise ? *otherwise : Value::of(std::string());
-}
-
-inline Value string_filter(Arguments& call) {
-  return call.self.is_string() ? call.self : Value::of(str(call.self, call.in.budget));
-}
-inline Value escape_filter(Arguments& call) {
-  if (call.self.is_safe()) return call.self;
-  return Value::of(escape(str(call.self, call.in.budget)), true);
-}
-inline Value safe_filter(Arguments& call) {
-  return Value::of(str(call.self, call.in.budget), true);
-}
-
-/// A word begins behind white space and - ( { [ <.
-inline Value title_filter(Arguments& call) {
-  const std::string& text = call.self.text();
-  std::string out;
-  bool begins = true;
-  for (std::size_t i = 0; i < text.size();) {
-    const utf8::Char c = utf8::decode(text, i);
-    append_case(out, std::string_view(text).substr(i, c.size), begins ? Case::upper : Case::lower);
-    begins = is_space(c.code_point) ||
-             (c.size == 1 && std::string_view("-({[<").find(text[i]) != std::string_view::npos);
-    i += c.size;
-  }
-  return Value::of(std::move(out));
-}
-
-inline Value trim_filter(Arguments& call) { return strip_method<true, true>(call); }
-
-inline Value replace_filter(Arguments& call) {
-  const std::string from = str(call.required("old"), call.in.budget);
-  const std::string to = str(call.required("new"), call.in.budget);
+inline Value replace_filter(Call& call) {
+  const std::string from = str(call.required("old"), call.in);
+  const std::string to = str(call.required("new"), call.in);
   const Value* count = call.next("count");
-  const bool all = count == nullptr || !count->is_integer();
-  return Value::of(
-      replaced(call.self.text(), from, to, all ? -1 : count->integer(), call.in.budget));
+  return Value::of(replaced(call, from, to, count && count->is_integer() ? count->integer() : -1));
 }
 
-inline Value indent_filter(Arguments& call) {
+inline Value indent_filter(Call& call) {
   const Value* width = call.next("width");
+  const std::string by = indent_of(width ? *width : Value::of(4), "width");
   const bool first = call.flag("first"), blank = call.flag("blank");
-  check<RequestError>(width == nullptr || width->is_string() || width->is_integer(),
-                      "'width' must be an int or a str");
-  const std::string by = width != nullptr && width->is_string()
-                             ? width->text()
-                             : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(
-                                               width ? width->integer() : 4, 0, 1024)),
-                                           ' ');
-  std::string_view rest = call.self.text();
+  std::string_view rest = call.subject();
   std::string out;
   for (bool is_first = true;; is_first = false) {
     const std::size_t end = rest.find('\n');
     const std::string_view line = rest.substr(0, end);
-    if (is_first ? first : blank || !line.empty()) append_text(out, by, call.in.budget);
-    append_text(out, line, call.in.budget);
-    if (end == rest.npos) break;
+    if (is_first ? first : blank || !line.empty()) append_text(out, by, call.in);
+    append_text(out, line, call.in);
+    if (end == rest.npos) return Value::of(std::move(out));
     out += '\n';
     rest.remove_prefix(end + 1);
   }
-  return Value::of(std::move(out));
 }
 
-inline Value wordcount_filter(Arguments& call) {
-  return Value::of(split_text(call.self.text(), nullptr, -1, false).size());
+inline Value format_filter(Call& call) {
+  const Value values = Value::of(call.positional, Kind::tuple);
+  call.take_all();
+  return Value::of(percent_format(call.subject(), values, call.in));
 }
 
-/// `value.a.0.b`, for the path "a.0.b". `otherwise` takes the place of what is undefined.
-inline Value member(Environment& in, Value value, const Value& path,
+inline Value wordcount_filter(Call& call) {
+  return Value::of(split_method<false>(call).list().size());
+}
+inline Value string_filter(Call& call) { return call.subject(), call.self; }
+inline Value safe_filter(Call& call) { return Value::of(call.subject(), true); }
+inline Value escape_filter(Call& call) {
+  return call.self.is_safe() ? call.self : Value::of(escape(call.subject()), true);
+}
+
+// Numbers.
+
+inline Value abs_filter(Call& call) {
+  require(call.self.is_number(), "abs needs a number, got ", call.self.type_name());
+  return binary(call.self.real() < 0 ? Op::subtract : Op::add, Value::of(0), call.self, call.in);
+}
+
+/// The number that the whole text is.
+inline std::optional<double> to_real(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  const bool hexadecimal = text.find_first_of("xX") != text.npos;
+  if (text.empty() || hexadecimal || end != text.c_str() + text.size()) return std::nullopt;
+  return value;
+}
+
+inline Value int_filter(Call& call) {
+  const Value* otherwise = call.next("default");
+  const auto base = static_cast<int>(std::clamp<std::int64_t>(call.integer("base", 10), 2, 36));
+  require(!call.self.is_undefined(), "int cannot take an undefined value");
+  if (call.self.is_integer()) return Value::of(call.self.integer());
+  if (call.self.kind() == Kind::big_integer) return call.self;
+  double real = call.self.kind() == Kind::real ? call.self.real() : std::nan("");
+  if (call.self.is_string()) {
+    const std::string text(strip(call.self.text(), true, true));
+    std::int64_t out = 0;
+    const char* const end = text.data() + text.size();
+    const auto result =
+        std::from_chars(text.data() + (text.starts_with('+') ? 1 : 0), end, out, base);
+    if (result.ec == std::errc() && result.ptr == end) return Value::of(out);
+    if (text.find_first_not_of("0123456789+-.eE_") == text.npos)
+      real = to_real(text).value_or(real);
+  }
+  if (std::fabs(real) < 9.2e18) return Value::of(static_cast<std::int64_t>(real));
+  return otherwise ? *otherwise : Value::of(0);
+}
+
+inline Value float_filter(Call& call) {
+  const Value* otherwise = call.next("default");
+  require(!call.self.is_undefined(), "float cannot take an undefined value");
+  if (call.self.is_number()) return Value::of(call.self.real());
+  if (call.self.is_string()) {
+    if (const auto value = to_real(std::string(strip(call.self.text(), true, true))))
+      return Value::of(*value);
+  }
+  return otherwise ? *otherwise : Value::of(0.0);
+}
+
+inline Value round_filter(Call& call) {
+  const std::int64_t precision = call.integer("precision", 0);
+  const Value* method = call.next("method");
+  const std::string how = method ? str(*method, call.in) : "common";
+  const Value& self = call.self;
+  require(self.is_number(), "round needs a number, got ", self.type_name());
+  require(precision >= 0 && precision < 60, "'precision' must be in [0, 60)");
+  require(how == "common" || how == "ceil" || how == "floor",
+          "expected 'common', 'ceil' or 'floor', got '", how, "'");
+  if (how == "common" && self.is_integer()) return Value::of(self.integer());
+  if (how == "common")
+    return Value::of(
+        std::strtod(to_fixed(self.real(), static_cast<int>(precision)).c_str(), nullptr));
+  const double scale = std::pow(10.0, static_cast<double>(precision));
+  const double scaled = self.real() * scale;
+  return Value::of((how == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+}
+
+// Members and orders of elements.
+
+/// `value.a.0.b`, for the path "a.0.b"; the value itself without a path.
+/// @param otherwise  takes the place of what is undefined, unless it is null.
+inline Value member(Value value, const Value* path, Budget& budget,
                     const Value* otherwise = nullptr) {
   const auto step = [&](const Value& key) {
-    value = in.item(value, key);
+    value = item(value, key, budget);
     if (value.is_undefined() && otherwise != nullptr) value = *otherwise;
   };
-  if (path.is_integer()) {
-    step(path);
+  if (path == nullptr) return value;
+  if (path->is_integer()) {
+    step(*path);
     return value;
   }
-  std::string_view rest = path.text();
+  std::string_view rest = path->text();
   while (true) {
     const std::size_t dot = rest.find('.');
     const std::string_view part = rest.substr(0, dot);
@@ -161,206 +189,221 @@ inline Value member(Environment& in, Value value, const Value& path,
   }
 }
 
-/// What an element is ordered by: its member of that path, in lower case unless `exact`.
-inline Value order_key(Environment& in, const Value& element, const Value* path, bool exact) {
-  Value key = path != nullptr && !path->is_none() ? member(in, element, *path) : element;
-  return exact || !key.is_string() ? key : Value::of(in_case(key.text(), Case::lower));
-}
-
-inline void check_path(const Value* path) {
-  check<RequestError>(path == nullptr || path->is_none() || path->is_string() || path->is_integer(),
-                      "'attribute' must be a str or an int");
-}
-
-inline std::vector<Value> sorted(const std::vector<Value>& items, const std::vector<Value>& keys,
-                                 bool reverse, Budget& budget) {
+/// `items` in the order of their keys.
+inline List sorted(const List& items, const List& keys, bool reverse, Budget& budget) {
   const auto order = stable_order(items.size(), [&](std::uint32_t a, std::uint32_t b) {
-    return reverse ? compare(keys[b], keys[a], budget) < 0 : compare(keys[a], keys[b], budget) < 0;
+    return compare(keys[reverse ? b : a], keys[reverse ? a : b], budget) < 0;
   });
-  std::vector<Value> out;
+  List out;
   for (const std::uint32_t i : order) out.push_back(items[i]);
   return out;
 }
 
-inline Value sort_filter(Arguments& call) {
-  const bool reverse = call.flag("reverse"), exact = call.flag("case_sensitive");
-  const Value* path = call.next("attribute");
-  check_path(path);
-  const std::vector<Value> items = call.in.elements(call.self);
-  std::vector<Value> keys;
-  for (const Value& item : items) keys.push_back(order_key(call.in, item, path, exact));
-  return Value::of(sorted(items, keys, reverse, call.in.budget));
+/// What values are ordered by: a text in lower case unless `exact`.
+inline List order_keys(List values, bool exact) {
+  for (Value& value : values)
+    if (!exact && value.is_string()) value = Value::of(in_case(value.text(), Case::lower));
+  return values;
 }
 
-inline Value dictsort_filter(Arguments& call) {
+/// The elements, and what they are ordered by, by the parameters that several filters have.
+struct Keyed {
+  explicit Keyed(Call& call) {
+    const bool exact = call.flag("case_sensitive");
+    const Value* path = call.path();
+    items = elements(call.self, call.in);
+    for (const Value& item : items) keys.push_back(member(item, path, call.in));
+    keys = order_keys(std::move(keys), exact);
+  }
+  List items, keys{};
+};
+
+inline Value sort_filter(Call& call) {
+  const bool reverse = call.flag("reverse");
+  const Keyed by(call);
+  return Value::of(sorted(by.items, by.keys, reverse, call.in));
+}
+
+/// min and max.
+template <bool kMost>
+Value extreme_filter(Call& call) {
+  const Keyed by(call);
+  const List out = sorted(by.items, by.keys, kMost, call.in);
+  return out.empty() ? Value() : out[0];
+}
+
+inline Value unique_filter(Call& call) {
+  const Keyed by(call);
+  List out, known;
+  for (std::size_t i = 0; i < by.items.size(); ++i) {
+    const auto same = [&](const Value& other) { return equal(by.keys[i], other, call.in); };
+    if (std::any_of(known.begin(), known.end(), same)) continue;
+    known.push_back(by.keys[i]);
+    out.push_back(by.items[i]);
+  }
+  return Value::of(std::move(out), Kind::generator);
+}
+
+inline Value dictsort_filter(Call& call) {
   const bool exact = call.flag("case_sensitive");
   const Value* by = call.next("by");
   const bool by_value = by != nullptr && by->is_string() && by->text() == "value";
   const bool reverse = call.flag("reverse");
-  check<RequestError>(call.self.is_dict(), "dictsort needs a dict, got ", call.self.type_name());
-  std::vector<Value> items, keys;
-  for (const auto& [key, value] : call.self.dict().items) {
-    keys.push_back(order_key(call.in, by_value ? value : key, nullptr, exact));
-    items.push_back(Value::of(std::vector<Value>{key, value}, Sequence::tuple));
-  }
-  return Value::of(sorted(items, keys, reverse, call.in.budget));
+  require(call.self.is_dict(), "dictsort needs a dict, got ", call.self.type_name());
+  List keys;
+  for (const auto& [key, value] : call.self.dict()) keys.push_back(by_value ? value : key);
+  const Value items = view_method<Kind::items>(call);
+  return Value::of(sorted(items.list(), order_keys(keys, exact), reverse, call.in));
 }
 
-inline Value unique_filter(Arguments& call) {
+/// Elements by what a member of theirs is, in its order.
+inline Value groupby_filter(Call& call) {
+  const Value* path = call.path();
+  require(path != nullptr, "groupby needs an 'attribute'");
+  const Value* otherwise = call.next("default");
   const bool exact = call.flag("case_sensitive");
-  const Value* path = call.next("attribute");
-  check_path(path);
-  std::vector<Value> out, keys;
-  for (const Value& item : call.in.elements(call.self)) {
-    Value key = order_key(call.in, item, path, exact);
-    const bool known = std::any_of(keys.begin(), keys.end(), [&](const Value& other) {
-      return equal(key, other, call.in.budget);
-    });
-    if (known) continue;
-    keys.push_back(std::move(key));
-    out.push_back(item);
+  const List items = elements(call.self, call.in);
+  List members, out;
+  for (const Value& item : items) members.push_back(member(item, path, call.in, otherwise));
+  List keys = order_keys(members, exact);
+  const List ordered = sorted(items, keys, false, call.in);
+  members = sorted(members, keys, false, call.in);
+  keys = order_keys(members, exact);
+  for (std::size_t i = 0, first = 0; i < ordered.size(); ++i) {
+    if (i + 1 < ordered.size() && equal(keys[i], keys[i + 1], call.in)) continue;
+    const auto begin = ordered.begin();
+    List group(begin + static_cast<std::ptrdiff_t>(first),
+               begin + static_cast<std::ptrdiff_t>(i + 1));
+    out.push_back(Value::of({members[first], Value::of(std::move(group))}, Kind::group));
+    first = i + 1;
   }
-  return Value::of(std::move(out), Sequence::generator);
+  return Value::of(std::move(out));
 }
 
-/// min, or with `kMost` max.
-template <bool kMost>
-Value extreme_filter(Arguments& call) {
-  const bool exact = call.flag("case_sensitive");
-  const Value* path = call.next("attribute");
-  check_path(path);
-  Value best, best_key;
-  for (const Value& item : call.in.elements(call.self)) {
-    Value key = order_key(call.in, item, path, exact);
-    if (!best_key.is_undefined()) {
-      const int order = compare(key, best_key, call.in.budget);
-      if (kMost ? order <= 0 : order >= 0) continue;
-    }
-    best = item;
-    best_key = std::move(key);
-  }
-  return best;
-}
-
-inline Value sum_filter(Arguments& call) {
-  const Value* path = call.next("attribute");
-  check_path(path);
+inline Value sum_filter(Call& call) {
+  const Value* path = call.path();
   const Value* start = call.next("start");
-  Value out = start ? *start : Value::of(std::int64_t{0});
-  for (const Value& item : call.in.elements(call.self)) {
-    const bool whole = path == nullptr || path->is_none();
-    out = binary(Op::add, out, whole ? item : member(call.in, item, *path), call.in.budget);
-  }
+  Value out = start ? *start : Value::of(0);
+  for (const Value& item : elements(call.self, call.in))
+    out = binary(Op::add, out, member(item, path, call.in), call.in);
   return out;
 }
 
-inline Value join_filter(Arguments& call) {
+inline Value join_filter(Call& call) {
   const Value* separator = call.next("d");
-  const Value* path = call.next("attribute");
-  check_path(path);
-  std::vector<Value> items = call.in.elements(call.self);
-  if (path != nullptr && !path->is_none())
-    for (Value& item : items) item = member(call.in, item, *path);
-  return join_values(items, separator ? str(*separator, call.in.budget) : "", call.in.budget,
-                     false);
+  const Value* path = call.path();
+  List items = elements(call.self, call.in);
+  for (Value& item : items) item = member(std::move(item), path, call.in);
+  return join_values(items, separator ? str(*separator, call.in) : "", call.in);
 }
 
-inline Value list_filter(Arguments& call) { return Value::of(call.in.elements(call.self)); }
+// Elements.
 
-/// first, or with `kLast` last.
+inline Value length_filter(Call& call) {
+  const Value& of = call.self;
+  if (of.is_string()) return Value::of(num_characters(of.text()));
+  if (of.is_dict()) return Value::of(of.dict().size());
+  if (of.is_undefined()) return Value::of(0);
+  require(of.is_list() && of.kind() != Kind::generator, "a value of type '", of.type_name(),
+          "' has no length");
+  return Value::of(of.list().size());
+}
+
+inline Value default_filter(Call& call) {
+  const Value* otherwise = call.next("default_value");
+  const bool falsy = call.flag("boolean");
+  if (!call.self.is_undefined() && (!falsy || call.self.truth())) return call.self;
+  return otherwise ? *otherwise : Value::of(std::string());
+}
+
+/// first and last.
 template <bool kLast>
-Value end_filter(Arguments& call) {
-  const std::vector<Value> items = call.in.elements(call.self);
+Value end_filter(Call& call) {
+  const List items = elements(call.self, call.in);
   if (items.empty()) return Value();
   return kLast ? items.back() : items.front();
 }
 
-inline Value reverse_filter(Arguments& call) {
-  std::vector<Value> items = call.in.elements(call.self);
+inline Value list_filter(Call& call) { return Value::of(elements(call.self, call.in)); }
+
+inline Value reverse_filter(Call& call) {
+  List items = elements(call.self, call.in);
   std::reverse(items.begin(), items.end());
-  if (!call.self.is_string()) return Value::of(std::move(items), Sequence::generator);
-  return join_values(items, "", call.in.budget, true);
+  if (call.self.is_string()) return join_values(items, "", call.in);
+  return Value::of(std::move(items), Kind::generator);
 }
 
-inline Value items_filter(Arguments& call) {
-  if (call.self.is_undefined()) return Value::of(std::vector<Value>(), Sequence::generator);
-  check<RequestError>(call.self.is_dict(), "items needs a dict, got ", call.self.type_name());
-  return Value::of(view_method<Sequence::items>(call).list().items, Sequence::generator);
+inline Value items_filter(Call& call) {
+  if (call.self.is_undefined()) return Value::of(List(), Kind::generator);
+  require(call.self.is_dict(), "items needs a dict, got ", call.self.type_name());
+  return Value::of(view_method<Kind::items>(call).list(), Kind::generator);
 }
 
-inline Value batch_filter(Arguments& call) {
-  const std::int64_t size = std::max<std::int64_t>(1, call.integer("linecount", 1));
-  const Value* fill = call.next("fill_with");
-  std::vector<Value> out, row;
-  const auto finish = [&] { out.push_back(Value::of(std::exchange(row, {}))); };
-  for (const Value& item : call.in.elements(call.self)) {
+inline Value batch_filter(Call& call) {
+  const auto size =
+      static_cast<std::size_t>(std::max<std::int64_t>(1, call.integer("linecount", 1)));
+  const Value* fill = call.given("fill_with");
+  List out, row;
+  for (const Value& item : elements(call.self, call.in)) {
     row.push_back(item);
-    if (static_cast<std::int64_t>(row.size()) == size) finish();
+    if (row.size() == size) out.push_back(Value::of(std::exchange(row, {})));
   }
-  if (row.empty()) return Value::of(std::move(out), Sequence::generator);
-  check<RequestError>(fill == nullptr || size < 100000, "'linecount' is too large");
-  while (fill != nullptr && static_cast<std::int64_t>(row.size()) < size) row.push_back(*fill);
-  finish();
-  return Value::of(std::move(out), Sequence::generator);
+  require(fill == nullptr || size < 100000, "'linecount' is too large");
+  if (fill != nullptr && !row.empty()) row.resize(size, *fill);
+  if (!row.empty()) out.push_back(Value::of(std::move(row)));
+  return Value::of(std::move(out), Kind::generator);
 }
 
 /// The elements of what map and select get; none of what is false, as None.
-inline std::vector<Value> elements_if_any(Arguments& call) {
-  return call.self.truth() ? call.in.elements(call.self) : std::vector<Value>();
+inline List elements_if_any(Call& call) {
+  return call.self.truth() ? elements(call.self, call.in) : List();
 }
 
-inline Value map_filter(Arguments& call) {
-  std::vector<Value> items = elements_if_any(call);
+/// What the filter, or the test, that the next argument names makes of `values`; the arguments
+/// behind it are its own.
+inline void apply_named(Call& call, Natives set, List& values) {
+  const bool tests = set == Natives::test;
+  const std::string& name = call.text(tests ? "test" : "name");
+  const Native native = find_native(set, name);
+  require(native != nullptr || values.empty(), "there is no ", tests ? "test" : "filter",
+          " called '", name, "'");
+  const auto first = call.positional.begin() + static_cast<std::ptrdiff_t>(call.num_taken);
+  for (Value& value : values) {
+    Call inner{.in = call.in,
+               .self = std::move(value),
+               .positional = {first, call.positional.end()},
+               .named = call.named};
+    value = run_native(native, inner);
+  }
+  call.take_all();
+}
+
+inline Value map_filter(Call& call) {
+  List values = elements_if_any(call);
   if (call.positional.empty()) {
-    const Value* path = call.next("attribute");
-    check<RequestError>(path != nullptr, "map needs a filter's name or 'attribute'");
-    check_path(path);
+    const Value* path = call.path();
+    require(path != nullptr, "map needs a filter's name or 'attribute'");
     const Value* otherwise = call.next("default");
-    for (Value& item : items) item = member(call.in, item, *path, otherwise);
-    return Value::of(std::move(items), Sequence::generator);
+    for (Value& value : values) value = member(std::move(value), path, call.in, otherwise);
+  } else {
+    apply_named(call, Natives::filter, values);
   }
-  const std::string name = call.text("name");
-  for (Value& item : items) {
-    Arguments inner{.in = call.in, .self = std::move(item), .named = call.named};
-    inner.positional.assign(call.positional.begin() + 1, call.positional.end());
-    item = call.in.apply(Natives::filter, name, inner);
-  }
-  call.num_taken = call.positional.size();
-  call.num_named = call.named.size();
-  return Value::of(std::move(items), Sequence::generator);
+  return Value::of(std::move(values), Kind::generator);
 }
 
-/// select and reject; with `kAttribute` what an attribute is tested for.
+/// select and reject; with `kAttribute` a member is tested.
 template <bool kWanted, bool kAttribute>
-Value select_filter(Arguments& call) {
-  const Value* path = kAttribute ? &call.required("attribute") : nullptr;
-  check_path(path);
-  const std::size_t first = kAttribute ? 1 : 0;
-  std::vector<Value> out;
-  const bool tested = call.positional.size() > first;
-  const std::string name = tested ? call.text("test") : "";
-  for (const Value& item : elements_if_any(call)) {
-    Arguments inner{
-        .in = call.in, .self = path ? member(call.in, item, *path) : item, .named = call.named};
-    bool is = false;
-    if (tested) {
-      inner.positional.assign(call.positional.begin() + static_cast<std::ptrdiff_t>(first) + 1,
-                              call.positional.end());
-      is = call.in.apply(Natives::test, name, inner).truth();
-    } else {
-      is = inner.self.truth();
-    }
-    if (is == kWanted) out.push_back(item);
-  }
-  call.num_taken = call.positional.size();
-  call.num_named = call.named.size();
-  return Value::of(std::move(out), Sequence::generator);
-}
-
-inline Value format_filter(Arguments& call) {
-  Value values = Value::of(call.positional, Sequence::tuple);
-  call.num_taken = call.positional.size();
-  return Value::of(PercentFormat(values, call.in.budget).format(call.self.text()));
+Value select_filter(Call& call) {
+  const Value* path = kAttribute ? call.path() : nullptr;
+  require(!kAttribute || path != nullptr, "expected an argument 'attribute'");
+  const List items = elements_if_any(call);
+  List results;
+  for (const Value& item : items) results.push_back(member(item, path, call.in));
+  if (call.num_taken < call.positional.size()) apply_named(call, Natives::test, results);
+  List out;
+  for (std::size_t i = 0; i < items.size(); ++i)
+    if (results[i].truth() == kWanted) out.push_back(items[i]);
+  return Value::of(std::move(out), Kind::generator);
 }
 
 }  // namespace nanovllm::jinja

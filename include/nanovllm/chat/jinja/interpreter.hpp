@@ -1,38 +1,38 @@
 #pragma once
 /// Runs the tree of a template.
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/chat/jinja/ast.hpp"
-#include "nanovllm/chat/jinja/environment.hpp"
-#include "nanovllm/chat/jinja/lexer.hpp"
+#include "nanovllm/chat/jinja/call.hpp"
+#include "nanovllm/chat/jinja/natives.hpp"
 #include "nanovllm/chat/jinja/operators.hpp"
+#include "nanovllm/chat/jinja/parser.hpp"
 #include "nanovllm/chat/jinja/text.hpp"
 #include "nanovllm/chat/jinja/value.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nanovllm::jinja {
 
-class Interpreter : public Environment {
+/// Variables of a macro, or of a turn of a loop.
+struct Scope {
+  Scope* parent = nullptr;  ///< null for the template's own variables
+  std::vector<std::pair<int, Value>> variables{};
+  bool kept = false;  ///< a macro refers to it
+};
+
+class Interpreter : private Environment {
  public:
-  Interpreter(const Tree& tree, const std::vector<std::pair<std::string, Value>>& variables)
-      : tree_(tree), top_(tree.names.size()) {
-    for (std::size_t i = 0; i < top_.size(); ++i) {
-      top_[i] = Value(&tree.names[i]);
-      if (const Native native = find_native(Natives::global, tree.names[i]))
-        top_[i] = Value::of(Function{.native = native});
-      for (const auto& [name, value] : variables)
-        if (name == tree.names[i]) top_[i] = value;
-      if (tree.names[i] == "loop") loop_symbol_ = static_cast<int>(i);
+  Interpreter(const Tree& tree, const Dict& variables) : tree_(tree), top_(tree.variables) {
+    for (const auto& [name, value] : variables) {
+      for (std::size_t i = 0; i < top_.size(); ++i)
+        if (tree.names[i].text() == name.text()) top_[i] = value;
     }
   }
 
@@ -48,31 +48,13 @@ class Interpreter : public Environment {
     return std::move(out_);
   }
 
-  [[nodiscard]] Value call(const Value& function, Arguments& arguments) {
-    check_defined(function);
-    if (function.kind() == Kind::loop) return repeat(function.loop(), arguments);
-    check<RequestError>(function.kind() == Kind::function, "a value of type '",
-                        function.type_name(), "' cannot be called");
-    const Function& called = function.function();
-    if (called.macro != nullptr) return call_macro(*called.macro, arguments);
-    arguments.self = called.self;
-    return call_native(called.native, arguments);
-  }
-
  private:
   enum class Flow : std::uint8_t { next, leave_loop, next_turn };
 
-  /// Counts how deeply nodes are nested while they run.
-  struct Level {
-    explicit Level(int& depth_in) : depth(depth_in) {
-      check<RequestError>(depth < 500, "this nests too deeply, or calls itself without end");
-      ++depth;
-    }
-    ~Level() { --depth; }
-    Level(const Level&) = delete;
-    Level& operator=(const Level&) = delete;
-    int& depth;
-  };
+  [[nodiscard]] Level deeper() {
+    require(depth_ < 500, "this nests too deeply, or calls itself without end");
+    return Level(depth_);
+  }
 
   // Variables.
 
@@ -101,39 +83,48 @@ class Interpreter : public Environment {
     at_ = target.offset;
     if (target.type == Type::attribute) {
       const Value& space = variable(target.inputs[0]->symbol);
-      check<RequestError>(space.kind() == Kind::space,
-                          "a set with a dot needs a namespace(), got a value of type '",
-                          space.type_name(), "'");
-      return set_member(space.space(), target.text, std::move(value));
+      require(space.kind() == Kind::space,
+              "a set with a dot needs a namespace(), got a value of type '", space.type_name(),
+              "'");
+      return set_member(space.dict(), target.value, std::move(value), *this);
     }
-    const std::vector<Value> parts = elements(value);
-    check<RequestError>(parts.size() == target.inputs.size(), "expected ", target.inputs.size(),
-                        " values to assign, got ", parts.size());
+    const List parts = elements(value, *this);
+    require(parts.size() == target.inputs.size(), "expected ", target.inputs.size(),
+            " values to assign, got ", parts.size());
     for (std::size_t i = 0; i < parts.size(); ++i) assign(*target.inputs[i], parts[i]);
   }
 
-  /// Runs `action` in a scope of its own.
+  /// Runs `action` in a scope of its own, which is used again unless a macro refers to it.
   template <class Action>
   void within(Scope* parent, const Action& action) {
-    Scope& scope = scopes_.take();
-    scope.parent = parent;
-    Scope* const outer = std::exchange(scope_, &scope);
+    if (free_.empty()) free_.push_back(&scopes_.emplace_back());
+    Scope* const scope = free_.back();
+    free_.pop_back();
+    scope->parent = parent;
+    Scope* const outer = std::exchange(scope_, scope);
     action();
     scope_ = outer;
-    scopes_.give_back(scope);
+    if (scope->kept) return;
+    scope->variables.clear();
+    free_.push_back(scope);
   }
 
+  /// What `action` prints.
+  template <class Action>
+  [[nodiscard]] Value captured(const Action& action) {
+    std::string outer = std::exchange(out_, {});
+    action();
+    return Value::of(std::exchange(out_, std::move(outer)));
+  }
   /// What the node's body prints, in a scope of its own, through filters; null for none.
   [[nodiscard]] Value captured(const Node& node, const Node* filters) {
-    std::string outer = std::exchange(out_, {});
-    within(scope_, [&] { (void)run(node.body); });
-    return filtered(filters, Value::of(std::exchange(out_, std::move(outer))));
+    return filtered(filters, captured([&] { within(scope_, [&] { (void)run(node.body); }); }));
   }
 
   // Statements.
 
   Flow run(const std::vector<Node*>& nodes) {
-    const Level level(depth_);
+    const Level level = deeper();
     for (const Node* node : nodes) {
       const Flow flow = run(*node);
       if (flow != Flow::next) return flow;
@@ -142,18 +133,22 @@ class Interpreter : public Environment {
   }
 
   Flow run(const Node& node) {
-    budget.charge(1);
+    charge(1);
     at_ = node.offset;
+    Value room;
     switch (node.type) {
-      case Type::text: append_text(out_, node.text, budget); break;
-      case Type::output: append_str(out_, evaluate(*node.inputs[0]), budget); break;
-      case Type::branch: return run(evaluate(*node.inputs[0]).truth() ? node.body : node.otherwise);
-      case Type::loop: run_loop(node, evaluate(*node.inputs[1]), scope_, 1); break;
+      case Type::text: append_text(out_, node.value.text(), *this); break;
+      case Type::output: append_str(out_, look(*node.inputs[0], room), *this); break;
+      case Type::branch:
+        return run(look(*node.inputs[0], room).truth() ? node.body : node.otherwise);
+      case Type::loop: run_loop(node, look(*node.inputs[1], room), scope_, 1); break;
       case Type::set: assign(*node.inputs[0], evaluate(*node.inputs[1])); break;
       case Type::set_block: assign(*node.inputs[0], captured(node, node.inputs[1])); break;
       case Type::macro: set(node.symbol, make_macro(node)); break;
-      case Type::call_block: append_str(out_, evaluate_call(*node.inputs[0], &node), budget); break;
-      case Type::filter_block: append_str(out_, captured(node, node.inputs[0]), budget); break;
+      case Type::call_block:
+        append_str(out_, evaluate_call(*node.inputs[0], node.inputs[1]), *this);
+        break;
+      case Type::filter_block: append_str(out_, captured(node, node.inputs[0]), *this); break;
       case Type::scope: return run_scope(node);
       case Type::leave_loop: return Flow::leave_loop;
       default: return Flow::next_turn;
@@ -162,7 +157,7 @@ class Interpreter : public Environment {
   }
 
   Flow run_scope(const Node& node) {
-    std::vector<Value> values;
+    List values;
     for (std::size_t i = 1; i < node.inputs.size(); i += 2)
       values.push_back(evaluate(*node.inputs[i]));
     Flow flow = Flow::next;
@@ -174,183 +169,129 @@ class Interpreter : public Environment {
   }
 
   void run_loop(const Node& node, const Value& over, Scope* outside, int depth) {
-    Loop& loop = loops_.take();
-    loop.node = &node;
-    loop.outside = outside;
-    loop.depth = depth;
-    loop.items = elements(over);
+    const auto loop =
+        std::make_shared<Loop>(Loop{.node = &node, .outside = outside, .depth = depth});
+    List items = elements(over, *this);
     if (node.inputs[2] != nullptr) {
-      std::vector<Value> kept;
-      for (Value& value : loop.items) {
+      std::erase_if(items, [&](const Value& item) {
+        bool is = false;
         within(outside, [&] {
-          assign(*node.inputs[0], value);
-          if (evaluate(*node.inputs[2]).truth()) kept.push_back(std::move(value));
+          assign(*node.inputs[0], item);
+          is = evaluate(*node.inputs[2]).truth();
         });
-      }
-      loop.items = std::move(kept);
+        return !is;
+      });
     }
-    const std::size_t num_items = loop.items.size();
+    loop->items = std::move(items);
+    const std::size_t size = loop->items.size();
     Flow flow = Flow::next;
-    for (loop.index = 0; flow != Flow::leave_loop && num_items > loop.index; ++loop.index) {
+    for (std::size_t i = 0; i < size && flow != Flow::leave_loop; ++i) {
       within(outside, [&] {
-        assign(*node.inputs[0], loop.items[loop.index]);
-        if (loop_symbol_ >= 0) set(loop_symbol_, Value::of(&loop));
+        loop->index = i;
+        assign(*node.inputs[0], loop->items[i]);
+        if (tree_.uses_loop) set(kLoop, Value::of(loop));
         flow = run(node.body);
       });
     }
-    if (num_items == 0) within(outside, [&] { (void)run(node.otherwise); });
-    loops_.give_back(loop);
-  }
-
-  [[nodiscard]] Value repeat(Loop& loop, Arguments& arguments) {
-    check<RequestError>(loop.node->recursive, "only a loop marked as recursive can be called");
-    const Value& over = arguments.required("iterable");
-    std::string outer = std::exchange(out_, {});
-    run_loop(*loop.node, over, loop.outside, loop.depth + 1);
-    return Value::of(std::exchange(out_, std::move(outer)));
-  }
-
-  // Macros.
-
-  [[nodiscard]] Value make_macro(const Node& node) {
-    for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) scope->kept = true;
-    return Value::of(Function{.macro = &macros_.emplace_back(Macro{&node, scope_})});
-  }
-
-  [[nodiscard]] Value call_macro(const Macro& macro, Arguments& arguments) {
-    const Node& node = *macro.node;
-    std::string outer = std::exchange(out_, {});
-    within(macro.scope, [&] {
-      for (std::size_t i = 0; i < node.parameters.size(); ++i) {
-        const Value* value = arguments.next(node.named[i].first);
-        const Node* otherwise = node.named[i].second;
-        set(node.parameters[i], value       ? *value
-                                : otherwise ? evaluate(*otherwise)
-                                            : Value(&node.named[i].first));
-      }
-      bind_rest(node, arguments);
-      arguments.finish();
-      (void)run(node.body);
-    });
-    return Value::of(std::exchange(out_, std::move(outer)));
-  }
-
-  /// `caller`, `varargs` and `kwargs`.
-  void bind_rest(const Node& node, Arguments& arguments) {
-    if (node.takes_caller) {
-      const Value* caller = nullptr;
-      for (const auto& [name, value] : arguments.named)
-        if (name == "caller") caller = &value;
-      if (caller != nullptr) ++arguments.num_named;
-      set_named("caller", caller ? *caller : Value());
-    }
-    if (node.takes_varargs) {
-      const auto& all = arguments.positional;
-      const std::size_t used = std::min(node.parameters.size(), all.size());
-      set_named(
-          "varargs",
-          Value::of(std::vector<Value>(all.begin() + static_cast<std::ptrdiff_t>(used), all.end()),
-                    Sequence::tuple));
-      arguments.num_taken = std::max(arguments.num_taken, all.size());
-    }
-    if (!node.takes_kwargs) return;
-    std::vector<std::pair<Value, Value>> rest;
-    for (const auto& [name, value] : arguments.named) {
-      const bool known = std::any_of(node.named.begin(), node.named.end(),
-                                     [key = name](const Named& one) { return one.first == key; });
-      if (!known && name != "caller") rest.emplace_back(Value::of(name), value);
-    }
-    arguments.num_named += rest.size();
-    set_named("kwargs", Value::of(std::move(rest)));
-  }
-  void set_named(std::string_view name, Value value) {
-    const auto found = std::find(tree_.names.begin(), tree_.names.end(), name);
-    set(static_cast<int>(found - tree_.names.begin()), std::move(value));
+    if (size == 0) within(outside, [&] { (void)run(node.otherwise); });
   }
 
   // Expressions.
 
+  /// The value of a node: a variable's or constant's own, else it is put into `room`.
+  [[nodiscard]] const Value& look(const Node& node, Value& room) {
+    if (node.type == Type::name || node.type == Type::constant) {
+      charge(1);
+      return node.type == Type::name ? variable(node.symbol) : node.value;
+    }
+    return room = evaluate(node);
+  }
+
   [[nodiscard]] Value evaluate(const Node& node) {
-    budget.charge(1);
-    const Level level(depth_);
+    charge(1);
+    const Level level = deeper();
+    Value room, right;
     switch (node.type) {
       case Type::constant: return node.value;
-      case Type::name: return evaluate_name(node);
-      case Type::attribute: return evaluate_attribute(node);
+      case Type::name: return variable(node.symbol);
+      case Type::attribute: {
+        const Value& object = look(*node.inputs[0], room);
+        at_ = node.offset;
+        return attribute(object, node.value, node.methods, *this);
+      }
       case Type::call: return evaluate_call(node, nullptr);
       case Type::filter:
       case Type::test: return applied(node, evaluate(*node.inputs[0]));
-      case Type::logical_not: return Value::of(!evaluate(*node.inputs[0]).truth());
+      case Type::logical_not: return Value::of(!look(*node.inputs[0], room).truth());
       case Type::logical_and:
       case Type::logical_or: {
         Value left = evaluate(*node.inputs[0]);
         return left.truth() == (node.type == Type::logical_or) ? left : evaluate(*node.inputs[1]);
       }
       case Type::conditional:
-        if (evaluate(*node.inputs[1]).truth()) return evaluate(*node.inputs[0]);
+        if (look(*node.inputs[1], room).truth()) return evaluate(*node.inputs[0]);
         return node.inputs[2] ? evaluate(*node.inputs[2]) : Value();
       case Type::comparison: return evaluate_comparison(node);
-      default: return evaluate_rest(node);
+      case Type::item:
+      case Type::binary: {
+        const Value& a = look(*node.inputs[0], room);
+        const Value& b = look(*node.inputs[1], right);
+        at_ = node.offset;
+        return node.type == Type::item ? item(a, b, *this) : binary(node.ops[0], a, b, *this);
+      }
+      default: return evaluate_inputs(node);
     }
   }
 
-  [[nodiscard]] Value evaluate_rest(const Node& node) {
-    std::vector<Value> inputs;
+  /// Nodes of which all inputs are evaluated.
+  [[nodiscard]] Value evaluate_inputs(const Node& node) {
+    List inputs;
     inputs.reserve(node.inputs.size());
     for (const Node* input : node.inputs)
       inputs.push_back(input ? evaluate(*input) : Value::none());
     at_ = node.offset;
     switch (node.type) {
-      case Type::item: return item(inputs[0], inputs[1]);
-      case Type::slice: return slice(inputs, budget);
-      case Type::negate: return binary(Op::subtract, Value::of(std::int64_t{0}), inputs[0], budget);
-      case Type::plus: return binary(Op::add, Value::of(std::int64_t{0}), inputs[0], budget);
-      case Type::binary: return binary(node.ops[0], inputs[0], inputs[1], budget);
-      case Type::concat: {
-        std::string out;
-        for (const Value& value : inputs) append_str(out, value, budget);
-        return Value::of(std::move(out));
-      }
+      case Type::slice: return slice(inputs, *this);
+      case Type::negate: return binary(Op::subtract, Value::of(0), inputs[0], *this);
+      case Type::plus: return binary(Op::add, Value::of(0), inputs[0], *this);
+      case Type::concat: return join_values(inputs, "", *this);
       case Type::list: return Value::of(std::move(inputs));
-      case Type::tuple: return Value::of(std::move(inputs), Sequence::tuple);
+      case Type::tuple: return Value::of(std::move(inputs), Kind::tuple);
       default: break;
     }
-    std::vector<std::pair<Value, Value>> items;
-    for (std::size_t i = 0; i < inputs.size(); i += 2) add_item(items, inputs[i], inputs[i + 1]);
+    Dict items;
+    for (std::size_t i = 0; i < inputs.size(); i += 2)
+      set_item(items, inputs[i], inputs[i + 1], *this);
     return Value::of(std::move(items));
   }
 
-  [[nodiscard]] Value evaluate_name(const Node& node) {
-    const Value& value = variable(node.symbol);
-    if (value.kind() == Kind::loop) value.loop().kept = true;
-    return value;
-  }
-
-  [[nodiscard]] Value evaluate_attribute(const Node& node) {
-    const Node& object = *node.inputs[0];
-    if (object.type == Type::name) {  // without a copy, and a loop is not kept
-      const Value& value = variable(object.symbol);
+  [[nodiscard]] Value evaluate_comparison(const Node& node) {
+    Value left, right;
+    const Value* a = &look(*node.inputs[0], left);
+    for (std::size_t i = 1; i < node.inputs.size(); ++i) {
+      const Value* b = &look(*node.inputs[i], right);
       at_ = node.offset;
-      return attribute(value, node.text, node.string_method, node.list_method, node.dict_method);
+      if (!holds(node.ops[i - 1], *a, *b, *this)) return Value::of(false);
+      std::swap(left, right);
+      a = b == &right ? &left : b;
     }
-    const Value value = evaluate(object);
-    at_ = node.offset;
-    return attribute(value, node.text, node.string_method, node.list_method, node.dict_method);
+    return Value::of(true);
   }
 
-  void evaluate_arguments(const Node& node, std::size_t first, Arguments& out) {
-    for (std::size_t i = first; i < node.inputs.size(); ++i)
+  // Calls.
+
+  /// Evaluates the arguments behind the first input.
+  void evaluate_arguments(const Node& node, Call& out) {
+    for (std::size_t i = 1; i < node.inputs.size(); ++i)
       out.positional.push_back(evaluate(*node.inputs[i]));
     for (const auto& [name, input] : node.named) {
       Value value = evaluate(*input);
       if (name == "*") {
-        for (Value& element : elements(value)) out.positional.push_back(std::move(element));
+        for (Value& element : elements(value, *this)) out.positional.push_back(std::move(element));
       } else if (name == "**") {
-        check<RequestError>(value.is_dict(), "'**' needs a dict, got ", value.type_name());
-        for (const auto& [key, element] : value.dict().items) {
-          const auto& kept = texts_.emplace_back(std::make_unique<std::string>(str(key, budget)));
-          out.named.emplace_back(*kept, element);
-        }
+        require(value.is_dict(), "'**' needs a dict, got ", value.type_name());
+        for (const auto& [key, element] : value.dict())
+          out.named.emplace_back(str(key, *this), element);
       } else {
         out.named.emplace_back(name, std::move(value));
       }
@@ -358,27 +299,77 @@ class Interpreter : public Environment {
     at_ = node.offset;
   }
 
-  /// @param block  the call block whose body is the argument `caller`, or null.
+  /// @param block  the macro that is the argument `caller`, or null.
   [[nodiscard]] Value evaluate_call(const Node& node, const Node* block) {
     const Node& callee = *node.inputs[0];
-    Arguments arguments{.in = *this};
+    Call call{.in = *this};
+    Value room, function;
     if (callee.type == Type::attribute) {
-      Value object = callee.inputs[0]->type == Type::name ? variable(callee.inputs[0]->symbol)
-                                                          : evaluate(*callee.inputs[0]);
-      const Native method = object.is_string() ? callee.string_method
-                            : object.is_list() ? callee.list_method
-                            : object.is_dict() ? callee.dict_method
-                                               : nullptr;
-      if (method != nullptr) {  // without a function that is bound to it
-        arguments.self = std::move(object);
-        evaluate_arguments(node, 1, arguments);
-        return call_native(method, arguments);
+      const Value& object = look(*callee.inputs[0], room);
+      if (const Native method = callee.methods.of(object)) {  // without a function bound to it
+        call.self = object;
+        evaluate_arguments(node, call);
+        return run_native(method, call);
       }
+      at_ = callee.offset;
+      function = attribute(object, callee.value, callee.methods, *this);
+    } else {
+      function = evaluate(callee);
     }
-    const Value function = evaluate(callee);
-    evaluate_arguments(node, 1, arguments);
-    if (block != nullptr) arguments.named.emplace_back("caller", make_macro(*block));
-    return call(function, arguments);
+    evaluate_arguments(node, call);
+    if (block != nullptr) call.named.emplace_back("caller", make_macro(*block));
+    check_defined(function);
+    if (function.kind() == Kind::loop) return repeat(function.loop(), call);
+    require(function.kind() == Kind::function, "a value of type '", function.type_name(),
+            "' cannot be called");
+    if (function.function().macro != nullptr) return call_macro(function.function(), call);
+    call.self = function.function().self;
+    return run_native(function.function().native, call);
+  }
+
+  /// A turn of a recursive loop over other values.
+  [[nodiscard]] Value repeat(const Loop& loop, Call& call) {
+    require(loop.node->recursive, "only a loop marked as recursive can be called");
+    const Value& over = call.required("iterable");
+    return captured([&] { run_loop(*loop.node, over, loop.outside, loop.depth + 1); });
+  }
+
+  [[nodiscard]] Value make_macro(const Node& node) {
+    for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) scope->kept = true;
+    return Value::of(Function{.macro = &node, .scope = scope_});
+  }
+
+  [[nodiscard]] Value call_macro(const Function& macro, Call& call) {
+    const Node& node = *macro.macro;
+    const auto reads = [&](Symbol special) { return (node.specials >> special & 1) != 0; };
+    return captured([&] {
+      within(macro.scope, [&] {
+        for (const Node* parameter : node.inputs) {
+          const Value* value = call.next(parameter->value.text());
+          const Node* otherwise = parameter->inputs[0];
+          set(parameter->symbol, value       ? *value
+                                 : otherwise ? evaluate(*otherwise)
+                                             : Value::undefined(parameter->value));
+        }
+        if (reads(kCaller)) {
+          const Value* caller = call.by_name("caller");
+          set(kCaller, caller ? *caller : Value());
+        }
+        if (reads(kVarargs)) {
+          const auto rest = call.positional.begin() + static_cast<std::ptrdiff_t>(call.num_taken);
+          set(kVarargs, Value::of(List(rest, call.positional.end()), Kind::tuple));
+          call.num_taken = call.positional.size();
+        }
+        if (reads(kKwargs)) {
+          Dict rest;
+          for (auto& [name, value] : call.named)
+            if (!name.empty()) rest.emplace_back(Value::of(std::exchange(name, {})), value);
+          set(kKwargs, Value::of(std::move(rest)));
+        }
+        call.finish();
+        (void)run(node.body);
+      });
+    });
   }
 
   /// `value` through the filters of a block; null for none.
@@ -389,34 +380,21 @@ class Interpreter : public Environment {
 
   /// What the filter or test of `node` makes of `value`.
   [[nodiscard]] Value applied(const Node& node, Value value) {
-    Arguments arguments{.in = *this, .self = std::move(value)};
-    evaluate_arguments(node, 1, arguments);
-    check<RequestError>(node.native != nullptr, "there is no ",
-                        node.type == Type::test ? "test" : "filter", " called '", node.text, "'");
-    return call_native(node.native, arguments);
-  }
-
-  [[nodiscard]] Value evaluate_comparison(const Node& node) {
-    Value left = evaluate(*node.inputs[0]);
-    for (std::size_t i = 0; i < node.ops.size(); ++i) {
-      Value right = evaluate(*node.inputs[i + 1]);
-      at_ = node.offset;
-      if (!holds(node.ops[i], left, right, budget)) return Value::of(false);
-      left = std::move(right);
-    }
-    return Value::of(true);
+    Call call{.in = *this, .self = std::move(value)};
+    evaluate_arguments(node, call);
+    require(node.native != nullptr, "there is no ", node.type == Type::test ? "test" : "filter",
+            " called '", node.value.text(), "'");
+    return run_native(node.native, call);
   }
 
   const Tree& tree_;
-  std::vector<Value> top_;  // the template's own variables, by symbol
+  List top_;  // the template's own variables, by symbol
   Scope* scope_ = nullptr;
+  std::deque<Scope> scopes_;
+  std::vector<Scope*> free_;
   std::string out_;
   std::size_t at_ = 0;  // what is being done, for messages
   int depth_ = 0;
-  int loop_symbol_ = -1;
-  Pool<Scope> scopes_;
-  Pool<Loop> loops_;
-  std::deque<Macro> macros_;
 };
 
 }  // namespace nanovllm::jinja

@@ -40,11 +40,7 @@ class JinjaTemplate {
 
 #if NANOVLLM_BODIES
 
-#include <utility>
-#include <vector>
-
 #include "nanovllm/chat/jinja/interpreter.hpp"
-#include "nanovllm/chat/jinja/natives.hpp"
 #include "nanovllm/chat/jinja/parser.hpp"
 #include "nanovllm/chat/jinja/value.hpp"
 
@@ -54,10 +50,8 @@ NANOVLLM_INLINE JinjaTemplate::JinjaTemplate(std::string_view text)
     : tree_(std::make_shared<const jinja::Tree>(jinja::Parser::parse(text))) {}
 
 NANOVLLM_INLINE std::string JinjaTemplate::render(const Json& variables) const {
-  std::vector<std::pair<std::string, jinja::Value>> values;
-  for (const auto& [name, value] : variables.items())
-    values.emplace_back(name, jinja::Value::from_json(value));
-  return jinja::Interpreter(*tree_, values).render();
+  const jinja::Value values = jinja::Value::from_json(variables);
+  return jinja::Interpreter(*tree_, values.dict()).render();
 }
 
 }  // namespace nanovllm

@@ -1,18 +1,17 @@
 #pragma once
-/// Methods of strings, lists and dicts.
+/// Methods of strings, lists and dicts that are more than a line of natives.hpp.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "nanovllm/chat/jinja/environment.hpp"
-#include "nanovllm/chat/jinja/operators.hpp"
+#include "nanovllm/chat/jinja/call.hpp"
+#include "nanovllm/chat/jinja/format.hpp"
 #include "nanovllm/chat/jinja/text.hpp"
 #include "nanovllm/chat/jinja/value.hpp"
 #include "nanovllm/core/error.hpp"
@@ -20,69 +19,68 @@
 namespace nanovllm::jinja {
 
 template <bool kLeft, bool kRight>
-Value strip_method(Arguments& call) {
-  const Value* chars = call.next("chars");
-  check<RequestError>(chars == nullptr || chars->is_none() || chars->is_string(),
-                      "strip takes a str or None, got ", chars ? chars->type_name() : "");
-  const bool given = chars != nullptr && chars->is_string();
-  const auto text = strip(call.self.text(), kLeft, kRight,
-                          given ? std::optional<std::string_view>(chars->text()) : std::nullopt);
-  return Value::of(std::string(text), call.self.is_safe());
+Value strip_method(Call& call) {
+  const Value* chars = call.given("chars");
+  require(chars == nullptr || chars->is_string(), "strip takes a str or None, got ",
+          chars ? chars->type_name() : "");
+  const auto goes = chars ? std::optional<std::string_view>(chars->text()) : std::nullopt;
+  return call.alike(std::string(strip(call.subject(), kLeft, kRight, goes)));
 }
 
-/// Parts of `text` between separators, or between white space if that is None.
-inline std::vector<Value> split_text(std::string_view text, const Value* separator,
-                                     std::int64_t most, bool from_right) {
-  std::vector<Value> out;
-  const bool blank = separator == nullptr || separator->is_none();
-  check<RequestError>(blank || separator->is_string(), "split takes a str or None, got ",
-                      separator ? separator->type_name() : "");
-  const std::string_view mark = blank ? std::string_view() : separator->text();
-  check<RequestError>(blank || !mark.empty(), "split takes no empty separator");
-  if (blank) text = strip(text, !from_right, from_right);
-  while (!text.empty() || !blank) {
-    std::size_t at = text.npos, size = mark.size();
-    if (most >= 0 && static_cast<std::int64_t>(out.size()) >= most) {
-      at = text.npos;
-    } else if (!blank) {
-      at = from_right ? text.rfind(mark) : text.find(mark);
-    } else {
-      const auto space_at = [&](std::size_t i) {
-        return is_space(utf8::decode(text, i).code_point);
-      };
-      std::size_t i = from_right ? text.size() : 0;
-      while (from_right ? i > 0 : i < text.size()) {
-        const std::size_t here = from_right ? utf8::previous(text, i) : i;
-        if (space_at(here)) {
-          at = here;
-          size = utf8::decode(text, here).size;
-          break;
-        }
-        i = from_right ? here : i + utf8::decode(text, i).size;
-      }
+/// Where white space begins and ends in `text`.
+inline std::vector<std::pair<std::size_t, std::size_t>> blanks_of(std::string_view text) {
+  std::vector<std::pair<std::size_t, std::size_t>> out;
+  for (std::size_t i = 0; i < text.size();) {
+    const utf8::Char c = utf8::decode(text, i);
+    if (is_space(c.code_point)) {
+      if (out.empty() || out.back().second != i) out.emplace_back(i, i);
+      out.back().second += c.size;
     }
-    const bool last = at == text.npos;
-    out.push_back(Value::of(last         ? text
-                            : from_right ? text.substr(at + size)
-                                         : text.substr(0, at)));
-    if (last) break;
-    text = from_right ? text.substr(0, at) : text.substr(at + size);
-    if (blank) text = strip(text, !from_right, from_right);
+    i += c.size;
   }
-  if (from_right) std::reverse(out.begin(), out.end());
   return out;
 }
 
+/// `str.split` and `str.rsplit`: parts between separators, or between white space if that is None.
 template <bool kFromRight>
-Value split_method(Arguments& call) {
-  const Value* separator = call.next("sep");
-  return Value::of(
-      split_text(call.self.text(), separator, call.integer("maxsplit", -1), kFromRight));
+Value split_method(Call& call) {
+  const Value* separator = call.given("sep");
+  const std::int64_t most = call.integer("maxsplit", -1);
+  std::string_view text = call.subject();
+  std::vector<std::pair<std::size_t, std::size_t>> cuts;  // where separators begin and end
+  if (separator == nullptr) {
+    text = strip(text, !kFromRight, kFromRight);
+    cuts = blanks_of(text);
+  } else {
+    require(separator->is_string(), "split takes a str or None, got ", separator->type_name());
+    const std::string_view mark = separator->text();
+    require(!mark.empty(), "split takes no empty separator");
+    const auto next = [&](std::size_t begin, std::size_t end) {
+      return kFromRight ? text.substr(0, end).rfind(mark) : text.find(mark, begin);
+    };
+    std::size_t at = next(0, text.size());
+    for (; at != text.npos; at = next(at + mark.size(), at))
+      cuts.emplace_back(at, at + mark.size());
+    if (kFromRight) std::reverse(cuts.begin(), cuts.end());
+  }
+  const std::size_t extra =
+      most >= 0 ? cuts.size() - std::min(cuts.size(), static_cast<std::size_t>(most)) : 0;
+  cuts.erase(kFromRight ? cuts.begin() : cuts.end() - static_cast<std::ptrdiff_t>(extra),
+             kFromRight ? cuts.begin() + static_cast<std::ptrdiff_t>(extra) : cuts.end());
+  cuts.emplace_back(text.size(), text.size());
+  List out;
+  std::size_t begin = 0;
+  for (const auto& [end, next] : cuts) {
+    const bool blank_end = separator == nullptr && begin == end;
+    if (!blank_end) out.push_back(Value::of(text.substr(begin, end - begin)));
+    begin = next;
+  }
+  return Value::of(std::move(out));
 }
 
-inline Value splitlines_method(Arguments& call) {
+inline Value splitlines_method(Call& call) {
   const bool keep = call.flag("keepends");
-  std::vector<Value> out;
+  List out;
   const std::string& text = call.self.text();
   for (std::size_t begin = 0, i = 0; i < text.size();) {
     const utf8::Char c = utf8::decode(text, i);
@@ -99,82 +97,82 @@ inline Value splitlines_method(Arguments& call) {
   return Value::of(std::move(out));
 }
 
-inline std::string replaced(std::string_view text, std::string_view from, std::string_view to,
-                            std::int64_t count, Budget& budget) {
+/// `str.replace`; all places if `count` is below 0.
+inline std::string replaced(Call& call, std::string_view from, std::string_view to,
+                            std::int64_t count) {
+  std::string_view text = call.subject();
   std::string out;
-  for (std::size_t i = 0; i <= text.size() && count != 0; --count) {
-    const std::size_t at = text.find(from, i);
+  for (; count != 0; --count) {
+    const std::size_t at = text.find(from);
     if (at == text.npos) break;
-    append_text(out, text.substr(i, at - i), budget);
-    append_text(out, to, budget);
-    budget.charge(1);
-    text.remove_prefix(std::min(text.size(), at + from.size()));
+    append_text(out, text.substr(0, at), call.in);
+    append_text(out, to, call.in);
+    call.in.charge(1);
+    text.remove_prefix(at + from.size());
     if (!from.empty()) continue;
-    if (text.empty()) return out;
+    if (text.empty()) break;
     const std::size_t size = utf8::decode(text, 0).size;
     out += text.substr(0, size);
     text.remove_prefix(size);
   }
-  append_text(out, text, budget);
+  append_text(out, text, call.in);
   return out;
 }
 
-inline Value replace_method(Arguments& call) {
+inline Value replace_method(Call& call) {
   const std::string &from = call.text("old"), &to = call.text("new");
-  const std::int64_t count = call.integer("count", -1);
-  return Value::of(replaced(call.self.text(), from, to, count, call.in.budget),
-                   call.self.is_safe());
+  return call.alike(replaced(call, from, to, call.integer("count", -1)));
 }
 
-/// The part of the text that `start` and `end` name, and where it begins.
-inline std::pair<std::string_view, std::size_t> part_of(Arguments& call) {
+/// The part of the text that `start` and `end` name, and the characters ahead of it.
+inline std::pair<std::string_view, std::size_t> part_of(Call& call) {
   const std::string_view text = call.self.text();
+  if (call.num_taken >= call.positional.size()) return {text, 0};
   const auto starts = character_starts(text);
   const auto size = static_cast<std::int64_t>(starts.size()) - 1;
   const auto bound = [&](std::string_view name, std::int64_t otherwise) {
     const std::int64_t at = call.integer(name, otherwise);
     return static_cast<std::size_t>(std::clamp<std::int64_t>(at < 0 ? at + size : at, 0, size));
   };
-  const std::size_t begin = bound("start", 0), end = bound("end", size);
-  if (begin >= end) return {text.substr(starts[begin], 0), begin};
+  const std::size_t begin = bound("start", 0), end = std::max(begin, bound("end", size));
   return {text.substr(starts[begin], starts[end] - starts[begin]), begin};
 }
 
 template <bool kFromRight, bool kMustBe>
-Value find_method(Arguments& call) {
+Value find_method(Call& call) {
   const std::string& what = call.text("sub");
   const auto [text, begin] = part_of(call);
   const std::size_t at = kFromRight ? text.rfind(what) : text.find(what);
-  check<RequestError>(!kMustBe || at != text.npos, "index: the substring is not found");
-  if (at == text.npos) return Value::of(std::int64_t{-1});
-  return Value::of(begin + num_characters(text.substr(0, at)));
+  require(!kMustBe || at != text.npos, "index: the substring is not found");
+  return Value::of(at == text.npos
+                       ? std::int64_t{-1}
+                       : static_cast<std::int64_t>(begin + num_characters(text.substr(0, at))));
 }
 
 template <bool kAtEnd>
-Value affix_method(Arguments& call) {
+Value affix_method(Call& call) {
   const Value& what = call.required("prefix");
-  const bool several = what.is_list() && what.sequence() == Sequence::tuple;
-  const std::vector<Value> all = several ? what.list().items : std::vector<Value>{what};
+  const List all = what.is_tuple() ? what.list() : List{what};
   const std::string_view text = part_of(call).first;
   bool found = false;
   for (const Value& one : all) {
-    check<RequestError>(one.is_string(), kAtEnd ? "endswith" : "startswith",
-                        " takes a str or a tuple of them, got ", one.type_name());
+    require(one.is_string(), kAtEnd ? "endswith" : "startswith",
+            " takes a str or a tuple of them, got ", one.type_name());
     found = found || (kAtEnd ? text.ends_with(one.text()) : text.starts_with(one.text()));
   }
   return Value::of(found);
 }
 
 template <bool kAtEnd>
-Value remove_affix_method(Arguments& call) {
+Value remove_affix_method(Call& call) {
   std::string_view text = call.self.text();
   const std::string& affix = call.text(kAtEnd ? "suffix" : "prefix");
-  if (kAtEnd ? text.ends_with(affix) : text.starts_with(affix))
-    text = kAtEnd ? text.substr(0, text.size() - affix.size()) : text.substr(affix.size());
-  return Value::of(std::string(text), call.self.is_safe());
+  if (kAtEnd && text.ends_with(affix)) text.remove_suffix(affix.size());
+  if (!kAtEnd && text.starts_with(affix)) text.remove_prefix(affix.size());
+  return call.alike(std::string(text));
 }
 
-inline Value count_method(Arguments& call) {
+inline Value count_method(Call& call) {
   const std::string& what = call.text("sub");
   const std::string_view text = part_of(call).first;
   if (what.empty()) return Value::of(num_characters(text) + 1);
@@ -184,179 +182,156 @@ inline Value count_method(Arguments& call) {
   return Value::of(count);
 }
 
-inline Value join_values(const std::vector<Value>& values, std::string_view separator,
-                         Budget& budget, bool only_strings) {
+inline Value join_values(const List& values, std::string_view separator, Budget& budget) {
   std::string out;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    check<RequestError>(!only_strings || values[i].is_string(), "join: element ", i,
-                        " must be a str, got ", values[i].type_name());
     if (i > 0) append_text(out, separator, budget);
     append_str(out, values[i], budget);
   }
   return Value::of(std::move(out));
 }
 
-inline Value join_method(Arguments& call) {
-  return join_values(call.in.elements(call.required("iterable")), call.self.text(), call.in.budget,
-                     true);
+inline Value join_method(Call& call) {
+  const List values = elements(call.required("iterable"), call.in);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    require(values[i].is_string(), "join: element ", i, " must be a str, got ",
+            values[i].type_name());
+  return join_values(values, call.self.text(), call.in);
 }
 
 template <Case kCase>
-Value case_method(Arguments& call) {
-  std::string out;
-  if constexpr (kCase != Case::title) {
-    append_case(out, call.self.text(), kCase);
-  } else {  // str.title: a word begins behind what is no letter
-    const std::string& text = call.self.text();
-    bool in_word = false;
-    for (std::size_t i = 0; i < text.size();) {
-      const utf8::Char c = utf8::decode(text, i);
-      append_case(out, std::string_view(text).substr(i, c.size), in_word ? Case::lower : kCase);
-      const auto category = utf8proc_category(static_cast<std::int32_t>(c.code_point));
-      in_word = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT;
-      i += c.size;
-    }
-  }
-  return Value::of(std::move(out), call.self.is_safe());
+Value case_method(Call& call) {
+  return call.alike(in_case(call.subject(), kCase));
 }
+inline Value capitalize_method(Call& call) { return Value::of(capitalize(call.subject())); }
 
-inline Value capitalize_method(Arguments& call) { return Value::of(capitalize(call.self.text())); }
-
-/// isdigit, isalpha, isalnum, isspace, isupper, islower: whether all characters are of a kind.
-enum class Class : std::uint8_t { digit, alpha, alnum, space, upper, lower };
-template <Class kClass>
-Value is_method(Arguments& call) {
-  const std::string& text = call.self.text();
-  bool any = false;
+/// `str.title`, where a word begins behind what is no letter; or else the filter, where it does
+/// behind white space and - ( { [ <.
+template <bool kMethod>
+Value title_method(Call& call) {
+  const std::string_view text = call.subject();
+  std::string out;
+  bool begins = true;
   for (std::size_t i = 0; i < text.size();) {
     const utf8::Char c = utf8::decode(text, i);
+    const std::string_view bytes = text.substr(i, c.size);
+    append_case(out, bytes, !begins ? Case::lower : kMethod ? Case::title : Case::upper);
+    const bool opens = c.size == 1 && std::string_view("-({[<").find(bytes) != bytes.npos;
+    begins = kMethod ? !is_cased(category(c)) : opens || is_space(c.code_point);
     i += c.size;
-    const auto category = utf8proc_category(static_cast<std::int32_t>(c.code_point));
-    const bool letter = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
-    const bool digit = category == UTF8PROC_CATEGORY_ND;
-    const auto wanted = kClass == Class::upper ? UTF8PROC_CATEGORY_LU : UTF8PROC_CATEGORY_LL;
-    const bool cased = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT;
-    const bool is = kClass == Class::digit   ? digit
-                    : kClass == Class::alpha ? letter
-                    : kClass == Class::alnum ? letter || digit
-                    : kClass == Class::space ? is_space(c.code_point)
-                                             : category == wanted;
-    if (!is && (kClass <= Class::space || cased)) return Value::of(false);
-    any = any || is;
   }
-  return Value::of(any);
+  return Value::of(std::move(out), kMethod && call.self.is_safe());
 }
 
-/// `str.format` with {}, {0}, {name}, {name.member}, {name[key]}, !r and !s, and a width and
-/// precision behind a colon.
-inline Value format_method(Arguments& call) {
+/// isalnum, isalpha, isdigit: whether all characters are of a kind, and there is one.
+template <bool (*kIs)(int)>
+Value all_method(Call& call) {
+  const auto all = categories(call.self.text());
+  return Value::of(!all.empty() && std::all_of(all.begin(), all.end(), kIs));
+}
+inline Value isspace_method(Call& call) {
+  const std::string& text = call.self.text();
+  return Value::of(!text.empty() && strip(text, true, false).empty());
+}
+/// isupper and islower: whether there are letters of this case, and none of another.
+template <int kCategory>
+Value is_case_method(Call& call) {
+  const auto all = categories(call.self.text());
+  return Value::of(
+      std::find(all.begin(), all.end(), kCategory) != all.end() &&
+      std::none_of(all.begin(), all.end(), [](int c) { return is_cased(c) && c != kCategory; }));
+}
+
+/// Appends what `name.member[key]!r:<8.3f` stands for between the braces of a format. `next` counts
+/// the arguments without a name.
+inline void append_replacement(std::string& out, std::string_view field, Call& call,
+                               std::size_t& next) {
+  const std::size_t colon = std::min(field.find(':'), field.size());
+  std::string_view how = field.substr(std::min(colon + 1, field.size()));
+  std::string_view name = field.substr(0, colon);
+  const bool repr = name.ends_with("!r");
+  if (repr || name.ends_with("!s")) name.remove_suffix(2);
+  const std::size_t path = std::min(name.find_first_of(".["), name.size());
+  const std::string root(name.substr(0, path));
+  const Value* value = nullptr;
+  if (root.find_first_not_of("0123456789") == root.npos && root.size() < 9) {
+    const std::size_t i = root.empty() ? next++ : static_cast<std::size_t>(std::stoi(root));
+    if (i < call.positional.size()) value = &call.positional[i];
+  }
+  for (const auto& [key, one] : call.named)
+    if (key == root) value = &one;
+  require(value != nullptr, "format: there is no argument for '{", field, "}'");
+  Value found = *value;
+  for (name.remove_prefix(path); !name.empty();) {
+    const bool bracket = name[0] == '[';
+    const std::size_t stop =
+        std::min(bracket ? name.find(']') : name.find_first_of(".[", 1), name.size());
+    found = item(found, Value::of(name.substr(1, stop - 1)), call.in);
+    name.remove_prefix(std::min(name.size(), stop + (bracket ? 1 : 0)));
+  }
+  if (how.empty() && !repr) return append_str(out, found, call.in);
+  const Field form(how, "<>");
+  const bool left = form.side == '<' || (form.side != '>' && !found.is_number());
+  const bool lettered = how.size() == 1 && std::string_view("fdsx").find(how[0]) != how.npos;
+  require(how.empty() || lettered, "format: '", field, "' is not supported");
+  form.append(out, found, repr ? 'r' : lettered ? how[0] : 's', left, call.in);
+}
+
+/// `str.format`.
+inline Value format_method(Call& call) {
   std::string out;
   std::string_view text = call.self.text();
   std::size_t next = 0;
-  while (!text.empty()) {
+  while (true) {
     const std::size_t mark = std::min(text.find_first_of("{}"), text.size());
-    append_text(out, text.substr(0, mark), call.in.budget);
+    append_text(out, text.substr(0, mark), call.in);
     text.remove_prefix(mark);
     if (text.empty()) break;
-    if (text.starts_with("{{") || text.starts_with("}}")) {
+    const bool doubled = text.starts_with("{{") || text.starts_with("}}");
+    const std::size_t end = doubled ? 1 : text.find('}');
+    require(doubled || (text[0] == '{' && end != text.npos), "format: expected '{…}', got '",
+            text.substr(0, 20), "'");
+    if (doubled)
       out += text[0];
-      text.remove_prefix(2);
-      continue;
-    }
-    const std::size_t end = text.find('}');
-    check<RequestError>(text[0] == '{' && end != text.npos, "format: expected '{…}', got '",
-                        text.substr(0, 20), "'");
-    std::string_view field = text.substr(1, end - 1);
+    else
+      append_replacement(out, text.substr(1, end - 1), call, next);
     text.remove_prefix(end + 1);
-    const std::size_t colon = std::min(field.find(':'), field.size());
-    std::string_view how = colon < field.size() ? field.substr(colon + 1) : std::string_view();
-    std::string_view name = field.substr(0, colon);
-    const bool repr = name.ends_with("!r");
-    if (repr || name.ends_with("!s")) name.remove_suffix(2);
-    const std::size_t path = std::min(name.find_first_of(".["), name.size());
-    const std::string root(name.substr(0, path));
-    const Value* value = nullptr;
-    const bool index = root.find_first_not_of("0123456789") == root.npos && root.size() < 9;
-    if (index) {
-      const std::size_t i = root.empty() ? next++ : static_cast<std::size_t>(std::stoi(root));
-      if (i < call.positional.size()) value = &call.positional[i];
-    } else {
-      for (const auto& [key, one] : call.named)
-        if (key == root) value = &one;
-    }
-    check<RequestError>(value != nullptr, "format: there is no argument for '{", field, "}'");
-    Value found = *value;
-    for (name.remove_prefix(path); !name.empty();) {
-      const bool bracket = name[0] == '[';
-      const std::size_t stop =
-          std::min(bracket ? name.find(']') : name.find_first_of(".[", 1), name.size());
-      found = call.in.item(found, Value::of(name.substr(1, stop - 1)));
-      name.remove_prefix(std::min(name.size(), stop + (bracket ? 1 : 0)));
-    }
-    // A width and a precision are those of a '%' format but for the side that is filled.
-    if (how.empty() && !repr) {
-      append_str(out, found, call.in.budget);
-      continue;
-    }
-    const bool left = how.starts_with('<') || (!how.starts_with('>') && !found.is_number());
-    if (how.starts_with('<') || how.starts_with('>')) how.remove_prefix(1);
-    const bool lettered = !how.empty() && (how.back() == 'f' || how.back() == 'd' ||
-                                           how.back() == 's' || how.back() == 'x');
-    const char letter = repr ? 'r' : lettered ? how.back() : 's';
-    if (lettered) how.remove_suffix(1);
-    check<RequestError>(how.find_first_not_of("0123456789.") == how.npos, "format: '", field,
-                        "' is not supported");
-    const Value one = Value::of(std::vector<Value>{found}, Sequence::tuple);
-    append_text(
-        out, PercentFormat(one, call.in.budget).format(concat("%", left ? "-" : "", how, letter)),
-        call.in.budget);
   }
-  call.num_taken = call.positional.size();
-  call.num_named = call.named.size();
-  return Value::of(std::move(out), call.self.is_safe());
+  call.take_all();
+  return call.alike(std::move(out));
 }
 
-inline Value list_index_method(Arguments& call) {
+inline Value list_index_method(Call& call) {
   const Value& what = call.required("value");
-  const auto& items = call.self.list().items;
+  const List& items = call.self.list();
   for (std::size_t i = 0; i < items.size(); ++i)
-    if (equal(items[i], what, call.in.budget)) return Value::of(i);
+    if (equal(items[i], what, call.in)) return Value::of(i);
   throw RequestError("index: the value is not in the list");
 }
 
-inline Value list_count_method(Arguments& call) {
+inline Value list_count_method(Call& call) {
   const Value& what = call.required("value");
-  const auto& items = call.self.list().items;
-  return Value::of(
-      static_cast<std::int64_t>(std::count_if(items.begin(), items.end(), [&](const Value& item) {
-        return equal(item, what, call.in.budget);
-      })));
+  std::int64_t count = 0;
+  for (const Value& item : call.self.list()) count += equal(item, what, call.in) ? 1 : 0;
+  return Value::of(count);
 }
 
-inline Value copy_method(Arguments& call) { return call.self; }
-
-inline Value unsafe_method(Arguments& call) {
-  throw RequestError(concat("a chat template may not change a ", call.self.type_name(),
-                            "; a namespace() can hold another"));
-}
-
-inline Value get_method(Arguments& call) {
-  const Value& key = call.required("key");
+inline Value get_method(Call& call) {
+  const Value* found = find(call.self.dict(), call.required("key"), call.in);
   const Value* otherwise = call.next("default");
-  const Value* found = call.self.dict().find(key, call.in.budget);
   return found ? *found : otherwise ? *otherwise : Value::none();
 }
 
+inline Value copy_method(Call& call) { return call.self; }
+
 /// keys, values or items.
-template <Sequence kWhat>
-Value view_method(Arguments& call) {
-  std::vector<Value> out;
-  for (const auto& [key, value] : call.self.dict().items) {
-    out.push_back(kWhat == Sequence::keys ? key
-                  : kWhat == Sequence::values
-                      ? value
-                      : Value::of(std::vector<Value>{key, value}, Sequence::tuple));
-  }
+template <Kind kWhat>
+Value view_method(Call& call) {
+  List out;
+  for (const auto& [key, value] : call.self.dict())
+    out.push_back(kWhat == Kind::keys     ? key
+                  : kWhat == Kind::values ? value
+                                          : Value::of(List{key, value}, Kind::tuple));
   return Value::of(std::move(out), kWhat);
 }
 

@@ -1,310 +1,257 @@
 #pragma once
-/// Tests, functions, and the tables of all that templates can name.
+/// All that templates can name: filters, tests, methods and functions.
 
 #include <ctime>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
-#include "nanovllm/chat/jinja/environment.hpp"
+#include "nanovllm/chat/jinja/call.hpp"
 #include "nanovllm/chat/jinja/filters.hpp"
 #include "nanovllm/chat/jinja/methods.hpp"
-#include "nanovllm/chat/jinja/number_filters.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nanovllm::jinja {
 
-// Functions with names: a lambda would be of another type in each file that includes the table.
-inline bool is_boolean(const Value& v) { return v.kind() == Kind::boolean; }
-inline bool is_callable(const Value& v) { return v.kind() >= Kind::loop; }
-inline bool is_defined(const Value& v) { return !v.is_undefined(); }
-inline bool is_escaped(const Value& v) { return v.is_safe(); }
-inline bool is_false(const Value& v) { return v.kind() == Kind::boolean && !v.truth(); }
-inline bool is_float(const Value& v) { return v.kind() == Kind::real; }
-inline bool is_integer(const Value& v) {
-  return v.kind() == Kind::integer || v.kind() == Kind::big_integer;
-}
-inline bool is_iterable(const Value& v) {
-  return v.is_undefined() || (v.kind() >= Kind::string && v.kind() <= Kind::dict) ||
-         v.kind() == Kind::loop;
-}
-inline bool is_mapping(const Value& v) { return v.is_dict(); }
-inline bool is_none(const Value& v) { return v.is_none(); }
-inline bool is_number(const Value& v) { return v.is_number() || v.kind() == Kind::big_integer; }
-inline bool is_sequence(const Value& v) {
-  return v.is_undefined() || v.is_string() || v.is_dict() || v.is_indexable();
-}
-inline bool is_string(const Value& v) { return v.is_string(); }
-inline bool is_true(const Value& v) { return v.kind() == Kind::boolean && v.truth(); }
-inline bool is_undefined(const Value& v) { return v.is_undefined(); }
-
-template <bool (*kTest)(const Value&)>
-Value simple_test(Arguments& call) {
-  return Value::of(kTest(call.self));
-}
-
-template <Op kOp>
-Value compare_test(Arguments& call) {
-  return Value::of(holds(kOp, call.self, call.required("other"), call.in.budget));
-}
-
-inline Value divisible_test(Arguments& call) {
-  const Value rest = binary(Op::modulo, call.self, call.required("num"), call.in.budget);
-  return Value::of(!rest.truth());
-}
-
-template <int kRest>
-Value parity_test(Arguments& call) {
-  const Value rest = binary(Op::modulo, call.self, Value::of(std::int64_t{2}), call.in.budget);
-  return Value::of(rest.real() == kRest);
-}
-
-template <Case kCase>
-Value case_test(Arguments& call) {
-  const std::string text = str(call.self, call.in.budget);
-  bool cased = false;
-  for (std::size_t i = 0; i < text.size(); i += utf8::decode(text, i).size) {
-    const auto category =
-        utf8proc_category(static_cast<std::int32_t>(utf8::decode(text, i).code_point));
-    cased = cased || (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT);
-  }
-  return Value::of(cased && text == in_case(text, kCase));
-}
-
-inline Value same_test(Arguments& call) {
-  return Value::of(call.self.same(call.required("other")));
-}
-
-/// Whether there is a filter, or a test, of the name.
-template <Natives kSet>
-Value exists_test(Arguments& call) {
-  return Value::of(call.self.is_string() && find_native(kSet, call.self.text()) != nullptr);
-}
-
 // Functions.
 
-inline Value raise_exception(Arguments& call) {
-  throw Refusal(str(call.required("message"), call.in.budget));
-}
+/// What `raise_exception` throws.
+struct Refusal : RequestError {
+  using RequestError::RequestError;
+};
+
+inline Value raise_exception(Call& call) { throw Refusal(str(call.required("message"), call.in)); }
 
 /// The local time, as `strftime` writes it.
-inline Value strftime_now(Arguments& call) {
+inline Value strftime_now(Call& call) {
   const std::string format = call.text("format") + '.';  // not empty, so that 0 means too long
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   ::localtime_r(&now, &local);
   char buffer[512];
   const std::size_t size = std::strftime(buffer, sizeof buffer, format.c_str(), &local);
-  check<RequestError>(size > 0, "strftime_now: the format is too long");
+  require(size > 0, "strftime_now: the format is too long");
   return Value::of(std::string(buffer, size - 1));
 }
 
-inline Value range_function(Arguments& call) {
+inline Value range_function(Call& call) {
   const std::int64_t first = call.integer("start", 0);
   const bool one = call.positional.size() < 2;
   const std::int64_t begin = one ? 0 : first, end = one ? first : call.integer("stop", 0);
   const std::int64_t step = call.integer("step", 1);
-  check<RequestError>(step != 0 && !call.positional.empty(), "range needs a step other than 0");
-  std::vector<Value> out;
+  require(step != 0 && !call.positional.empty(), "range needs a step other than 0");
+  List out;
   for (std::int64_t i = begin; step > 0 ? i < end : i > end;) {
-    check<RequestError>(out.size() < 100000, "range gives at most 100000 numbers");
+    require(out.size() < 100000, "range gives at most 100000 numbers");
     out.push_back(Value::of(i));
     if (__builtin_add_overflow(i, step, &i)) break;
   }
-  return Value::of(std::move(out), Sequence::range);
+  return Value::of(std::move(out), Kind::range);
 }
 
-inline std::vector<std::pair<Value, Value>> dict_items(Arguments& call) {
-  std::vector<std::pair<Value, Value>> items;
-  if (const Value* from = call.positional.empty() ? nullptr : call.next("")) {
-    if (from->is_dict())
-      items = from->dict().items;
-    else
-      for (const Value& pair : call.in.elements(*from)) {
-        const std::vector<Value> parts = call.in.elements(pair);
-        check<RequestError>(parts.size() == 2, "dict needs pairs, got ", parts.size(), " values");
-        call.in.add_item(items, parts[0], parts[1]);
-      }
+inline Dict dict_items(Call& call) {
+  Dict items;
+  const Value* from = call.positional.empty() ? nullptr : call.next("");
+  if (from != nullptr && from->is_dict()) {
+    items = from->dict();
+  } else if (from != nullptr) {
+    for (const Value& pair : elements(*from, call.in)) {
+      const List parts = elements(pair, call.in);
+      require(parts.size() == 2, "dict needs pairs, got ", parts.size(), " values");
+      set_item(items, parts[0], parts[1], call.in);
+    }
   }
-  for (const auto& [name, value] : call.named) call.in.add_item(items, Value::of(name), value);
-  call.num_named = call.named.size();
+  for (const auto& [name, value] : call.named) set_item(items, Value::of(name), value, call.in);
+  call.named.clear();
   return items;
 }
 
-inline Value dict_function(Arguments& call) { return Value::of(dict_items(call)); }
+inline Value dict_function(Call& call) { return Value::of(dict_items(call)); }
 
-inline Value namespace_function(Arguments& call) {
-  Space& space = call.in.make_space();
-  for (const auto& [key, value] : dict_items(call))
-    call.in.set_member(space, str(key, call.in.budget), value);
-  return Value::of(&space);
+/// Sets a member of a namespace.
+inline void set_member(Dict& space, const Value& name, Value value, Budget& budget) {
+  require(!name.text().starts_with('_'), "a namespace takes no name with a leading '_'");
+  set_item(space, name, std::move(value), budget);
 }
 
+inline Value namespace_function(Call& call) {
+  Dict& space = call.in.spaces.emplace_back();
+  for (const auto& [key, value] : dict_items(call))
+    set_member(space, Value::of(str(key, call.in)), value, call.in);
+  return Value::view(space);
+}
+
+/// `next` and `reset` of a cycler. Their object, which templates do not see, has the values, the
+/// position and the dict that they see, where `current` is.
+template <bool kReset>
+Value cycler_turn(Call& call) {
+  Dict& state = call.self.dict();
+  const List& values = state[0].second.list();
+  const auto at = static_cast<std::size_t>(state[1].second.integer());
+  const std::size_t next = kReset ? 0 : (at + 1) % values.size();
+  state[1].second = Value::of(next);
+  set_item(state[2].second.dict(), state[2].first, values[next], call.in);
+  return kReset ? Value::none() : values[at];
+}
+
+inline Value cycler_function(Call& call) {
+  require(!call.positional.empty(), "cycler needs a value");
+  const auto name = [](std::string_view text) { return Value::of(text); };
+  Dict& seen = call.in.spaces.emplace_back();
+  Dict& state = call.in.spaces.emplace_back();
+  state = {{Value(), Value::of(call.positional)},
+           {Value(), Value::of(0)},
+           {name("current"), Value::view(seen, Kind::dict)}};
+  const Value self = Value::view(state);
+  seen = {{name("current"), call.positional[0]},
+          {name("next"), Value::of(Function{.native = cycler_turn<false>, .self = self})},
+          {name("reset"), Value::of(Function{.native = cycler_turn<true>, .self = self})}};
+  call.take_all();
+  return Value::view(seen, Kind::dict);
+}
+
+/// Nothing at the first call, then the separator.
+inline Value joiner_turn(Call& call) {
+  return std::exchange(call.self.dict()[0].second, call.self.dict()[1].second);
+}
+
+inline Value joiner_function(Call& call) {
+  const Value* separator = call.next("sep");
+  Dict& space = call.in.spaces.emplace_back();
+  space.emplace_back(Value(), Value::of(std::string()));
+  space.emplace_back(Value(), separator ? *separator : Value::of(std::string(", ")));
+  return Value::of(Function{.native = joiner_turn, .self = Value::view(space)});
+}
+
+// Tests.
+
+template <Kind kFirst, Kind kLast = kFirst>
+Value kind_test(Call& call) {
+  return Value::of(kFirst <= call.self.kind() && call.self.kind() <= kLast);
+}
+inline Value defined_test(Call& call) { return Value::of(!call.self.is_undefined()); }
+
+template <bool kWanted>
+Value boolean_test(Call& call) {
+  return Value::of(call.self.kind() == Kind::boolean && call.self.truth() == kWanted);
+}
+
+template <Op kOp>
+Value compare_test(Call& call) {
+  return Value::of(holds(kOp, call.self, call.required("other"), call.in));
+}
+
+inline Value divisible_test(Call& call) {
+  return Value::of(!binary(Op::modulo, call.self, call.required("num"), call.in).truth());
+}
+
+template <bool kOdd>
+Value parity_test(Call& call) {
+  return Value::of(binary(Op::modulo, call.self, Value::of(2), call.in).truth() == kOdd);
+}
+
+/// Whether there are letters with a case, and all are in this one.
+template <Case kCase>
+Value case_test(Call& call) {
+  const std::string& text = call.subject();
+  const auto all = categories(text);
+  return Value::of(std::any_of(all.begin(), all.end(), is_cased) && text == in_case(text, kCase));
+}
+
+inline Value escaped_test(Call& call) { return Value::of(call.self.is_safe()); }
+inline Value same_test(Call& call) { return Value::of(call.self.same(call.required("other"))); }
+
+/// Whether there is a filter, or a test, of the name.
+template <Natives kSet>
+Value exists_test(Call& call) {
+  return Value::of(call.self.is_string() && find_native(kSet, call.self.text()) != nullptr);
+}
+
+// The tables.
+
 struct Entry {
-  std::string_view name;
+  std::string_view names;  ///< with blanks between them
   Native native;
 };
 
+// clang-format off
 inline constexpr Entry kFilters[] = {
-    {"abs", abs_filter},
-    {"batch", batch_filter},
-    {"capitalize", on_text<capitalize_method>},
-    {"count", length_filter},
-    {"d", default_filter},
-    {"default", default_filter},
-    {"dictsort", dictsort_filter},
-    {"e", escape_filter},
-    {"escape", escape_filter},
-    {"first", end_filter<false>},
-    {"float", float_filter},
-    {"format", on_text<format_filter>},
-    {"indent", on_text<indent_filter>},
-    {"int", int_filter},
-    {"items", items_filter},
-    {"join", join_filter},
-    {"last", end_filter<true>},
-    {"length", length_filter},
-    {"list", list_filter},
-    {"lower", on_text<case_method<Case::lower>>},
-    {"map", map_filter},
-    {"max", extreme_filter<true>},
-    {"min", extreme_filter<false>},
-    {"reject", select_filter<false, false>},
-    {"rejectattr", select_filter<false, true>},
-    {"replace", on_text<replace_filter>},
-    {"reverse", reverse_filter},
-    {"round", round_filter},
-    {"safe", safe_filter},
-    {"select", select_filter<true, false>},
-    {"selectattr", select_filter<true, true>},
-    {"sort", sort_filter},
-    {"string", string_filter},
-    {"sum", sum_filter},
-    {"title", on_text<title_filter>},
-    {"tojson", tojson_filter},
-    {"trim", on_text<trim_filter>},
-    {"unique", unique_filter},
-    {"upper", on_text<case_method<Case::upper>>},
-    {"wordcount", on_text<wordcount_filter>},
-};
+    {"abs", abs_filter}, {"batch", batch_filter}, {"capitalize", capitalize_method},
+    {"d default", default_filter}, {"dictsort", dictsort_filter}, {"e escape", escape_filter},
+    {"first", end_filter<false>}, {"float", float_filter}, {"format", format_filter},
+    {"groupby", groupby_filter}, {"indent", indent_filter}, {"int", int_filter},
+    {"items", items_filter}, {"join", join_filter}, {"last", end_filter<true>},
+    {"length count", length_filter}, {"list", list_filter}, {"lower", case_method<Case::lower>},
+    {"map", map_filter}, {"max", extreme_filter<true>}, {"min", extreme_filter<false>},
+    {"reject", select_filter<false, false>}, {"rejectattr", select_filter<false, true>},
+    {"replace", replace_filter}, {"reverse", reverse_filter}, {"round", round_filter},
+    {"safe", safe_filter}, {"select", select_filter<true, false>},
+    {"selectattr", select_filter<true, true>}, {"sort", sort_filter}, {"string", string_filter},
+    {"sum", sum_filter}, {"title", title_method<false>}, {"tojson", tojson_filter},
+    {"trim", strip_method<true, true>}, {"unique", unique_filter},
+    {"upper", case_method<Case::upper>}, {"wordcount", wordcount_filter}};
 
 inline constexpr Entry kTests[] = {
-    {"!=", compare_test<Op::not_equal>},
-    {"<", compare_test<Op::less>},
-    {"<=", compare_test<Op::less_equal>},
-    {"==", compare_test<Op::equal>},
-    {">", compare_test<Op::greater>},
-    {">=", compare_test<Op::greater_equal>},
-    {"boolean", simple_test<is_boolean>},
-    {"callable", simple_test<is_callable>},
-    {"defined", simple_test<is_defined>},
-    {"divisibleby", divisible_test},
-    {"eq", compare_test<Op::equal>},
-    {"equalto", compare_test<Op::equal>},
-    {"escaped", simple_test<is_escaped>},
-    {"even", parity_test<0>},
-    {"false", simple_test<is_false>},
-    {"filter", exists_test<Natives::filter>},
-    {"float", simple_test<is_float>},
-    {"ge", compare_test<Op::greater_equal>},
-    {"greaterthan", compare_test<Op::greater>},
-    {"gt", compare_test<Op::greater>},
-    {"in", compare_test<Op::in>},
-    {"integer", simple_test<is_integer>},
-    {"iterable", simple_test<is_iterable>},
-    {"le", compare_test<Op::less_equal>},
-    {"lessthan", compare_test<Op::less>},
-    {"lower", case_test<Case::lower>},
-    {"lt", compare_test<Op::less>},
-    {"mapping", simple_test<is_mapping>},
-    {"ne", compare_test<Op::not_equal>},
-    {"none", simple_test<is_none>},
-    {"number", simple_test<is_number>},
-    {"odd", parity_test<1>},
-    {"sameas", same_test},
-    {"sequence", simple_test<is_sequence>},
-    {"string", simple_test<is_string>},
-    {"test", exists_test<Natives::test>},
-    {"true", simple_test<is_true>},
-    {"undefined", simple_test<is_undefined>},
-    {"upper", case_test<Case::upper>},
-};
+    {"== eq equalto", compare_test<Op::equal>}, {"!= ne", compare_test<Op::not_equal>},
+    {"< lt lessthan", compare_test<Op::less>}, {"<= le", compare_test<Op::less_equal>},
+    {"> gt greaterthan", compare_test<Op::greater>}, {">= ge", compare_test<Op::greater_equal>},
+    {"boolean", kind_test<Kind::boolean>}, {"callable", kind_test<Kind::loop, Kind::function>},
+    {"defined", defined_test}, {"divisibleby", divisible_test}, {"escaped", escaped_test},
+    {"even", parity_test<false>}, {"false", boolean_test<false>},
+    {"filter", exists_test<Natives::filter>}, {"float", kind_test<Kind::real>},
+    {"in", compare_test<Op::in>}, {"integer", kind_test<Kind::integer, Kind::big_integer>},
+    {"iterable", kind_test<Kind::undefined, Kind::loop>}, {"lower", case_test<Case::lower>},
+    {"mapping", kind_test<Kind::dict>}, {"none", kind_test<Kind::none>},
+    {"number", kind_test<Kind::boolean, Kind::real>}, {"odd", parity_test<true>},
+    {"sameas", same_test}, {"sequence", kind_test<Kind::undefined, Kind::dict>},
+    {"string", kind_test<Kind::string>}, {"test", exists_test<Natives::test>},
+    {"true", boolean_test<true>}, {"undefined", kind_test<Kind::undefined>},
+    {"upper", case_test<Case::upper>}};
 
 inline constexpr Entry kStringMethods[] = {
-    {"capitalize", capitalize_method},
-    {"count", count_method},
-    {"endswith", affix_method<true>},
-    {"find", find_method<false, false>},
-    {"format", format_method},
-    {"index", find_method<false, true>},
-    {"isalnum", is_method<Class::alnum>},
-    {"isalpha", is_method<Class::alpha>},
-    {"isdigit", is_method<Class::digit>},
-    {"islower", is_method<Class::lower>},
-    {"isspace", is_method<Class::space>},
-    {"isupper", is_method<Class::upper>},
-    {"join", join_method},
-    {"lower", case_method<Case::lower>},
-    {"lstrip", strip_method<true, false>},
-    {"removeprefix", remove_affix_method<false>},
-    {"removesuffix", remove_affix_method<true>},
-    {"replace", replace_method},
-    {"rfind", find_method<true, false>},
-    {"rsplit", split_method<true>},
-    {"rstrip", strip_method<false, true>},
-    {"split", split_method<false>},
-    {"splitlines", splitlines_method},
-    {"startswith", affix_method<false>},
-    {"strip", strip_method<true, true>},
-    {"title", case_method<Case::title>},
-    {"upper", case_method<Case::upper>},
-};
+    {"capitalize", capitalize_method}, {"count", count_method}, {"endswith", affix_method<true>},
+    {"find", find_method<false, false>}, {"format", format_method},
+    {"index", find_method<false, true>}, {"isalnum", all_method<is_letter_or_decimal>},
+    {"isalpha", all_method<is_letter>}, {"isdigit", all_method<is_decimal>},
+    {"islower", is_case_method<UTF8PROC_CATEGORY_LL>}, {"isspace", isspace_method},
+    {"isupper", is_case_method<UTF8PROC_CATEGORY_LU>}, {"join", join_method},
+    {"lower", case_method<Case::lower>}, {"lstrip", strip_method<true, false>},
+    {"removeprefix", remove_affix_method<false>}, {"removesuffix", remove_affix_method<true>},
+    {"replace", replace_method}, {"rfind", find_method<true, false>},
+    {"rsplit", split_method<true>}, {"rstrip", strip_method<false, true>},
+    {"split", split_method<false>}, {"splitlines", splitlines_method},
+    {"startswith", affix_method<false>}, {"strip", strip_method<true, true>},
+    {"title", title_method<true>}, {"upper", case_method<Case::upper>}};
 
 inline constexpr Entry kListMethods[] = {
-    {"append", unsafe_method},    {"clear", unsafe_method},  {"copy", copy_method},
-    {"count", list_count_method}, {"extend", unsafe_method}, {"index", list_index_method},
-    {"insert", unsafe_method},    {"pop", unsafe_method},    {"remove", unsafe_method},
-    {"reverse", unsafe_method},   {"sort", unsafe_method},
-};
+    {"append clear extend insert pop remove reverse sort", unsafe_method},
+    {"copy", copy_method}, {"count", list_count_method}, {"index", list_index_method}};
 
 inline constexpr Entry kDictMethods[] = {
-    {"clear", unsafe_method},
-    {"copy", copy_method},
-    {"get", get_method},
-    {"items", view_method<Sequence::items>},
-    {"keys", view_method<Sequence::keys>},
-    {"pop", unsafe_method},
-    {"popitem", unsafe_method},
-    {"setdefault", unsafe_method},
-    {"update", unsafe_method},
-    {"values", view_method<Sequence::values>},
-};
+    {"clear pop popitem setdefault update", unsafe_method}, {"copy", copy_method},
+    {"get", get_method}, {"items", view_method<Kind::items>}, {"keys", view_method<Kind::keys>},
+    {"values", view_method<Kind::values>}};
 
-inline constexpr Entry kGlobals[] = {
-    {"dict", dict_function},
-    {"namespace", namespace_function},
-    {"raise_exception", raise_exception},
-    {"range", range_function},
-    {"strftime_now", strftime_now},
-};
+inline constexpr Entry kFunctions[] = {
+    {"cycler", cycler_function}, {"dict", dict_function}, {"joiner", joiner_function},
+    {"namespace", namespace_function}, {"raise_exception", raise_exception},
+    {"range", range_function}, {"strftime_now", strftime_now}};
+// clang-format on
 
 inline Native find_native(Natives set, std::string_view name) {
-  const auto find = [&](const auto& entries) -> Native {
-    for (const Entry& entry : entries)
-      if (entry.name == name) return entry.native;
-    return nullptr;
-  };
-  switch (set) {
-    case Natives::filter: return find(kFilters);
-    case Natives::test: return find(kTests);
-    case Natives::string_method: return find(kStringMethods);
-    case Natives::list_method: return find(kListMethods);
-    case Natives::dict_method: return find(kDictMethods);
-    case Natives::global: return find(kGlobals);
+  constexpr std::span<const Entry> kTables[] = {kFilters,     kTests,       kStringMethods,
+                                                kListMethods, kDictMethods, kFunctions};
+  for (const Entry& entry : kTables[static_cast<std::size_t>(set)]) {
+    for (std::string_view rest = entry.names; !rest.empty();) {
+      const std::size_t end = std::min(rest.find(' '), rest.size());
+      if (rest.substr(0, end) == name) return entry.native;
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
   }
   return nullptr;
 }

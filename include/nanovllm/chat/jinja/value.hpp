@@ -1,6 +1,8 @@
 #pragma once
 /// The values of a Jinja template: those of Python that a chat template can see.
 
+#include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,116 +12,132 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::jinja {
 
 class Value;
-struct Arguments;
+struct Function;
 struct Loop;
-struct Macro;
-using Native = Value (*)(Arguments&);
+using List = std::vector<Value>;
+using Dict = std::vector<std::pair<Value, Value>>;  ///< in the order of insertion
 
+/// In an order in which those that a test of Jinja2 takes together stand together.
 enum class Kind : std::uint8_t {
-  undefined,
   none,
   boolean,
   integer,
-  real,
   big_integer,  ///< beyond 64 bits: its digits, to be printed and compared only
+  real,
+  undefined,
   string,
-  list,   ///< what has elements: see Sequence
-  dict,   ///< in the order of insertion
-  space,  ///< namespace(): the only thing that a template can change
-  loop,   ///< the variable of that name
+  list,
+  tuple,
+  group,  ///< a tuple of groupby: `grouper` and `list`
+  range,
+  dict,
+  generator,  ///< empty after it has been iterated
+  keys,
+  values,
+  items,
+  loop,  ///< the variable of that name
   function,
+  space,  ///< namespace(): the only thing that a template can change
 };
 
-/// What a Kind::list is in Python. A generator is empty after it has been iterated.
-enum class Sequence : std::uint8_t { list, tuple, generator, keys, values, items, range };
+/// Throws RequestError with the parts as its message unless `condition` holds.
+template <class... Parts>
+void require(bool condition, const Parts&... parts) {
+  check<RequestError>(condition, parts...);
+}
 
 /// What a rendering may still do. Work is counted in steps: one a node, and one for 32 bytes or
 /// 4 elements that an operation looks at or makes.
 struct Budget {
+  static constexpr std::size_t kMaxText = 64 << 20;
   std::int64_t steps = 8 << 20;
 
   void charge(std::size_t size) {
     steps -= static_cast<std::int64_t>(size);
-    check<RequestError>(steps >= 0, "the chat template takes too long for this conversation");
+    require(steps >= 0, "the chat template takes too long for this conversation");
   }
   /// For `size` bytes that a text of `before` bytes gets.
   void charge_bytes(std::size_t size, std::size_t before = 0) {
-    check<RequestError>(before + size <= kMaxText, "a text of the chat template exceeds ", kMaxText,
-                        " bytes");
+    require(before + size <= kMaxText, "a text of the chat template exceeds ", kMaxText, " bytes");
     charge(size / 32);
   }
-  static constexpr std::size_t kMaxText = 64 << 20;
 };
 
 /// Nested more deeply, values are refused: to print and to destroy them takes stack.
 inline constexpr int kMaxValueDepth = kMaxJsonDepth + 64;
 
-struct List;
-struct Dict;
-struct Space;
-struct Function;
-
 /// Cheap to copy: copies share what they hold, which does not change. Not for several threads.
 class Value {
  public:
-  Value() : data_{.name = nullptr} {}
-  explicit Value(const std::string* undefined_name) : data_{.name = undefined_name} {}
-  Value(bool value) = delete;
-  static Value of(bool value) { return Value(Kind::boolean, {.integer = value}); }
-  static Value of(std::int64_t value) { return Value(Kind::integer, {.integer = value}); }
-  static Value of(std::size_t value) { return of(static_cast<std::int64_t>(value)); }
-  static Value of(double value) { return Value(Kind::real, {.real = value}); }
-  static Value of(Loop* loop) { return Value(Kind::loop, {.loop = loop}); }
-  static Value of(Space* space) { return Value(Kind::space, {.space = space}); }
-  static Value none() { return Value(Kind::none, {.integer = 0}); }
-  static Value of(std::string text, bool safe = false);
+  Value() = default;
+  /// Undefined; messages say that `name` was not found.
+  static Value undefined(const Value& name) { return Value(Kind::undefined, name.shared_); }
+  static Value none() { return Value(Kind::none); }
+  template <std::integral T>
+  static Value of(T value) {
+    Value out(std::same_as<T, bool> ? Kind::boolean : Kind::integer);
+    out.integer_ = static_cast<std::int64_t>(value);
+    return out;
+  }
+  static Value of(double value) {
+    Value out(Kind::real);
+    out.real_ = value;
+    return out;
+  }
+  /// @param safe  of type Markup
+  static Value of(std::string text, bool safe = false) {
+    Value out(Kind::string, std::make_shared<std::string>(std::move(text)));
+    out.safe_ = safe;
+    return out;
+  }
   static Value of(std::string_view text) { return of(std::string(text)); }
-  static Value of(std::vector<Value> items, Sequence type = Sequence::list);
-  static Value of(std::vector<std::pair<Value, Value>> items);
+  static Value of(List items, Kind kind = Kind::list);
+  static Value of(Dict items);
   static Value of(Function function);
+  static Value of(std::shared_ptr<Loop> loop) { return Value(Kind::loop, std::move(loop)); }
+  /// A namespace, or with Kind::dict what templates cannot change; `members` outlive the value.
+  static Value view(Dict& members, Kind kind = Kind::space) {
+    return Value(kind, std::shared_ptr<void>(std::shared_ptr<void>(), &members));
+  }
   static Value from_json(const Json& json);
 
   [[nodiscard]] Kind kind() const { return kind_; }
   [[nodiscard]] bool is_undefined() const { return kind_ == Kind::undefined; }
   [[nodiscard]] bool is_none() const { return kind_ == Kind::none; }
   [[nodiscard]] bool is_string() const { return kind_ == Kind::string; }
-  [[nodiscard]] bool is_list() const { return kind_ == Kind::list; }
   [[nodiscard]] bool is_dict() const { return kind_ == Kind::dict; }
   /// A bool is an integer in Python.
   [[nodiscard]] bool is_integer() const { return kind_ == Kind::integer || kind_ == Kind::boolean; }
   [[nodiscard]] bool is_number() const { return is_integer() || kind_ == Kind::real; }
-  [[nodiscard]] bool is_safe() const { return safe_; }  ///< of type Markup
-  [[nodiscard]] Sequence sequence() const { return sequence_; }
-  /// Whether it can be indexed: a list, a tuple or a range.
-  [[nodiscard]] bool is_indexable() const {
-    return is_list() && (sequence_ <= Sequence::tuple || sequence_ == Sequence::range);
+  /// Whether it has elements in a row.
+  [[nodiscard]] bool is_list() const {
+    return Kind::list <= kind_ && kind_ <= Kind::items && !is_dict();
   }
+  [[nodiscard]] bool is_indexable() const { return Kind::list <= kind_ && kind_ <= Kind::range; }
+  [[nodiscard]] bool is_tuple() const { return kind_ == Kind::tuple || kind_ == Kind::group; }
+  [[nodiscard]] bool is_safe() const { return safe_; }
 
-  [[nodiscard]] std::int64_t integer() const { return data_.integer; }
+  [[nodiscard]] std::int64_t integer() const { return integer_; }
   [[nodiscard]] double real() const {
-    return kind_ == Kind::real ? data_.real : static_cast<double>(data_.integer);
+    return kind_ == Kind::real ? real_ : static_cast<double>(integer_);
   }
-  [[nodiscard]] const std::string& text() const {
-    return *static_cast<const std::string*>(shared_.get());
-  }
-  [[nodiscard]] List& list() const { return *static_cast<List*>(shared_.get()); }
-  [[nodiscard]] const Dict& dict() const { return *static_cast<const Dict*>(shared_.get()); }
-  [[nodiscard]] const Function& function() const {
-    return *static_cast<const Function*>(shared_.get());
-  }
-  [[nodiscard]] Space& space() const { return *data_.space; }
-  [[nodiscard]] Loop& loop() const { return *data_.loop; }
+  [[nodiscard]] const std::string& text() const { return held<std::string>(); }
+  [[nodiscard]] List& list() const { return held<List>(); }
+  [[nodiscard]] Dict& dict() const { return held<Dict>(); }  ///< of a namespace as well
+  [[nodiscard]] const Function& function() const { return held<Function>(); }
+  [[nodiscard]] Loop& loop() const { return held<Loop>(); }
   /// What was not found, for messages; may be null.
-  [[nodiscard]] const std::string* undefined_name() const { return data_.name; }
+  [[nodiscard]] const std::string* undefined_name() const {
+    return static_cast<const std::string*>(shared_.get());
+  }
 
   [[nodiscard]] bool truth() const;
-  [[nodiscard]] int depth() const;
+  [[nodiscard]] int depth() const { return depth_; }
   [[nodiscard]] std::string_view type_name() const;  ///< as Python calls it
   /// Steps that an operation on all of it takes, whatever is inside.
   [[nodiscard]] std::size_t weight() const;
@@ -127,94 +145,60 @@ class Value {
   [[nodiscard]] bool same(const Value& other) const;
 
  private:
-  union Data {
-    std::int64_t integer;
-    double real;
-    Loop* loop;
-    Space* space;
-    const std::string* name;
-  };
-  Value(Kind kind, Data data) : kind_(kind), data_(data) {}
-  Value(Kind kind, std::shared_ptr<void> shared)
-      : kind_(kind), data_{.integer = 0}, shared_(std::move(shared)) {}
+  explicit Value(Kind kind, std::shared_ptr<void> shared = nullptr, int depth = 0)
+      : kind_(kind), depth_(static_cast<std::uint16_t>(depth)), shared_(std::move(shared)) {
+    require(depth <= kMaxValueDepth, "a value is nested more than ", kMaxValueDepth,
+            " levels deep");
+  }
+  template <class T>
+  [[nodiscard]] T& held() const {
+    return *static_cast<T*>(shared_.get());
+  }
 
   Kind kind_ = Kind::undefined;
-  Sequence sequence_ = Sequence::list;
   bool safe_ = false;
-  Data data_;
+  std::uint16_t depth_ = 0;
+  union {
+    std::int64_t integer_ = 0;
+    double real_;
+  };
   std::shared_ptr<void> shared_;
 };
 
-struct List {
-  std::vector<Value> items;
-  int depth = 1;
-};
+struct Node;
+struct Scope;
+struct Call;
+using Native = Value (*)(Call&);
 
-struct Dict {
-  std::vector<std::pair<Value, Value>> items;
-  int depth = 1;
-
-  [[nodiscard]] const Value* find(const Value& key, Budget& budget) const;
-  [[nodiscard]] const Value* find(std::string_view key, Budget& budget) const;
-};
-
-struct Space {
-  std::vector<std::pair<std::string, Value>> items;
-
-  [[nodiscard]] Value* find(std::string_view name);
-};
-
-/// A native function, the `self` that a method is bound to, or a macro of the template.
+/// A native function with the `self` that it is bound to, or a macro where it was defined.
 struct Function {
   Native native = nullptr;
   Value self{};
-  const Macro* macro = nullptr;
+  const Node* macro = nullptr;
+  Scope* scope = nullptr;
 };
 
-/// Python's ==. Throws RequestError where the budget ends, as all that takes one.
-[[nodiscard]] bool equal(const Value& a, const Value& b, Budget& budget);
-
-/// Less than, equal or greater: -1, 0, 1. Throws RequestError for types that Python does not order.
-[[nodiscard]] int compare(const Value& a, const Value& b, Budget& budget);
-
-}  // namespace nanovllm::jinja
-
-#include <algorithm>
-
-namespace nanovllm::jinja {
-
-inline Value Value::of(std::string text, bool safe) {
-  Value out(Kind::string, std::make_shared<std::string>(std::move(text)));
-  out.safe_ = safe;
-  return out;
-}
-
-inline void check_depth(int depth) {
-  check<RequestError>(depth <= kMaxValueDepth, "a value is nested more than ", kMaxValueDepth,
-                      " levels deep");
-}
-
-inline Value Value::of(std::vector<Value> items, Sequence type) {
+inline Value Value::of(List items, Kind kind) {
   int depth = 0;
   for (const Value& item : items) depth = std::max(depth, item.depth());
-  check_depth(depth + 1);
-  Value out(Kind::list, std::make_shared<List>(List{std::move(items), depth + 1}));
-  out.sequence_ = type;
-  return out;
+  return Value(kind, std::make_shared<List>(std::move(items)), depth + 1);
 }
 
-inline Value Value::of(std::vector<std::pair<Value, Value>> items) {
+inline Value Value::of(Dict items) {
   int depth = 0;
   for (const auto& [key, value] : items) depth = std::max({depth, key.depth(), value.depth()});
-  check_depth(depth + 1);
-  return Value(Kind::dict, std::make_shared<Dict>(Dict{std::move(items), depth + 1}));
+  return Value(Kind::dict, std::make_shared<Dict>(std::move(items)), depth + 1);
 }
 
 inline Value Value::of(Function function) {
-  return Value(Kind::function, std::make_shared<Function>(std::move(function)));
+  const int depth = function.self.depth() + 1;
+  return Value(Kind::function, std::make_shared<Function>(std::move(function)), depth);
 }
 
 inline Value Value::from_json(const Json& json) {
+  const auto big = [](std::string digits) {
+    return Value(Kind::big_integer, std::make_shared<std::string>(std::move(digits)));
+  };
   switch (json.kind()) {
     case Json::Kind::null: return none();
     case Json::Kind::boolean: return of(json.boolean());
@@ -222,22 +206,19 @@ inline Value Value::from_json(const Json& json) {
     case Json::Kind::integer: return of(json.get<std::int64_t>());
     case Json::Kind::unsigned_integer: {
       const auto value = json.get<std::uint64_t>();
-      if (value <= static_cast<std::uint64_t>(INT64_MAX))
-        return of(static_cast<std::int64_t>(value));
-      return Value(Kind::big_integer, std::make_shared<std::string>(std::to_string(value)));
+      return value <= INT64_MAX ? of(value) : big(std::to_string(value));
     }
-    case Json::Kind::big_integer:
-      return Value(Kind::big_integer, std::make_shared<std::string>(json.digits()));
+    case Json::Kind::big_integer: return big(json.digits());
     case Json::Kind::string: return of(json.string());
     case Json::Kind::array: {
-      std::vector<Value> items;
+      List items;
       items.reserve(json.size());
       for (const Json& element : json) items.push_back(from_json(element));
       return of(std::move(items));
     }
     case Json::Kind::object: break;
   }
-  std::vector<std::pair<Value, Value>> items;
+  Dict items;
   items.reserve(json.size());
   for (const auto& [key, value] : json.items()) items.emplace_back(of(key), from_json(value));
   return of(std::move(items));
@@ -248,71 +229,56 @@ inline bool Value::truth() const {
     case Kind::undefined:
     case Kind::none: return false;
     case Kind::boolean:
-    case Kind::integer: return data_.integer != 0;
-    case Kind::real: return data_.real != 0.0;
+    case Kind::integer: return integer_ != 0;
+    case Kind::real: return real_ != 0.0;
     case Kind::string: return !text().empty();
-    case Kind::list: return sequence_ == Sequence::generator || !list().items.empty();
-    case Kind::dict: return !dict().items.empty();
-    default: return true;
+    case Kind::dict: return !dict().empty();
+    default: return !is_list() || kind_ == Kind::generator || !list().empty();
   }
 }
 
-inline int Value::depth() const {
-  if (kind_ == Kind::list) return list().depth;
-  if (kind_ == Kind::dict) return dict().depth;
-  return kind_ == Kind::function ? function().self.depth() + 1 : 0;
-}
-
 inline std::string_view Value::type_name() const {
-  constexpr std::string_view kNames[] = {"undefined", "None",      "bool", "int",
-                                         "float",     "int",       "str",  "list",
-                                         "dict",      "namespace", "loop", "function"};
-  constexpr std::string_view kSequences[] = {"list",        "tuple",      "generator", "dict_keys",
-                                             "dict_values", "dict_items", "range"};
-  return kind_ == Kind::list ? kSequences[static_cast<std::size_t>(sequence_)]
-                             : kNames[static_cast<std::size_t>(kind_)];
+  constexpr std::string_view kNames[] = {
+      "None",        "bool",       "int",   "int",      "float",    "undefined", "str",
+      "list",        "tuple",      "tuple", "range",    "dict",     "generator", "dict_keys",
+      "dict_values", "dict_items", "loop",  "function", "namespace"};
+  return kNames[static_cast<std::size_t>(kind_)];
 }
 
 inline std::size_t Value::weight() const {
-  if (kind_ == Kind::string) return text().size() / 32;
-  if (kind_ == Kind::list) return list().items.size() / 4;
-  return kind_ == Kind::dict ? dict().items.size() / 4 : 0;
+  if (is_string()) return text().size() / 32;
+  if (is_list()) return list().size() / 4;
+  return is_dict() ? dict().size() / 4 : 0;
 }
 
 inline bool Value::same(const Value& other) const {
   if (kind_ != other.kind_) return false;
-  if (shared_ && kind_ != Kind::string) return shared_ == other.shared_;
-  if (kind_ == Kind::string) return text() == other.text();
-  return kind_ == Kind::real ? data_.real == other.data_.real
-                             : data_.integer == other.data_.integer;
+  if (is_string()) return text() == other.text();
+  if (kind_ == Kind::real) return real_ == other.real_;
+  return integer_ == other.integer_ && shared_ == other.shared_;
 }
 
-inline const Value* Dict::find(std::string_view key, Budget& budget) const {
-  budget.charge(items.size() / 16);
-  for (const auto& [name, value] : items)
-    if (name.is_string() && name.text() == key) return &value;
+/// Python's ==. Throws RequestError where the budget ends, as all that takes one.
+[[nodiscard]] bool equal(const Value& a, const Value& b, Budget& budget);
+
+/// The value of a key, or null.
+[[nodiscard]] inline Value* find(Dict& dict, const Value& key, Budget& budget) {
+  budget.charge(dict.size() / 16);
+  for (auto& [name, value] : dict) {
+    const bool both = key.is_string() && name.is_string();
+    if (both ? name.text() == key.text() : equal(name, key, budget)) return &value;
+  }
   return nullptr;
 }
 
-inline const Value* Dict::find(const Value& key, Budget& budget) const {
-  if (key.is_string()) return find(std::string_view(key.text()), budget);
-  for (const auto& [name, value] : items)
-    if (equal(name, key, budget)) return &value;
-  return nullptr;
-}
-
-inline Value* Space::find(std::string_view name) {
-  for (auto& [key, value] : items)
-    if (key == name) return &value;
-  return nullptr;
-}
-
-inline bool equal_dicts(const Dict& a, const Dict& b, Budget& budget) {
-  if (a.items.size() != b.items.size()) return false;
-  return std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
-    const Value* other = b.find(item.first, budget);
-    return other != nullptr && equal(item.second, *other, budget);
-  });
+/// Sets the value of a key, in its place if it is there.
+inline void set_item(Dict& dict, const Value& key, Value value, Budget& budget) {
+  require(!key.is_dict() && key.kind() != Kind::list, "a key cannot be of type '", key.type_name(),
+          "'");
+  if (Value* found = find(dict, key, budget))
+    *found = std::move(value);
+  else
+    dict.emplace_back(key, std::move(value));
 }
 
 inline bool equal(const Value& a, const Value& b, Budget& budget) {
@@ -320,33 +286,32 @@ inline bool equal(const Value& a, const Value& b, Budget& budget) {
   if (a.is_number() && b.is_number())
     return a.is_integer() && b.is_integer() ? a.integer() == b.integer() : a.real() == b.real();
   if (a.kind() != b.kind()) return false;
-  switch (a.kind()) {
-    case Kind::undefined:
-    case Kind::none: return true;
-    case Kind::big_integer: return a.text() == b.text();
-    case Kind::string: budget.charge(std::min(a.weight(), b.weight())); return a.text() == b.text();
-    case Kind::list: {
-      const auto &x = a.list().items, &y = b.list().items;
-      if (a.sequence() != b.sequence() || x.size() != y.size()) return false;
-      for (std::size_t i = 0; i < x.size(); ++i)
-        if (!equal(x[i], y[i], budget)) return false;
-      return true;
-    }
-    case Kind::dict: return equal_dicts(a.dict(), b.dict(), budget);
-    default: return a.same(b);
+  if (a.is_undefined()) return true;
+  budget.charge(std::min(a.weight(), b.weight()));
+  if (a.kind() == Kind::big_integer) return a.text() == b.text();
+  if (a.is_list()) {
+    return std::equal(a.list().begin(), a.list().end(), b.list().begin(), b.list().end(),
+                      [&](const Value& x, const Value& y) { return equal(x, y, budget); });
   }
+  if (!a.is_dict()) return a.same(b);
+  if (a.dict().size() != b.dict().size()) return false;
+  return std::all_of(a.dict().begin(), a.dict().end(), [&](const auto& item) {
+    const Value* other = find(b.dict(), item.first, budget);
+    return other != nullptr && equal(item.second, *other, budget);
+  });
 }
 
-inline int compare(const Value& a, const Value& b, Budget& budget) {
+/// Less than, equal or greater: -1, 0, 1. Throws RequestError for types that Python does not order.
+[[nodiscard]] inline int compare(const Value& a, const Value& b, Budget& budget) {
   budget.charge(1 + std::min(a.weight(), b.weight()));
   const auto order = [](const auto& x, const auto& y) { return x < y ? -1 : y < x ? 1 : 0; };
   if (a.is_integer() && b.is_integer()) return order(a.integer(), b.integer());
   if (a.is_number() && b.is_number()) return order(a.real(), b.real());
   if (a.is_string() && b.is_string()) return order(a.text(), b.text());
-  const bool lists = a.is_indexable() && b.is_indexable() && a.sequence() == b.sequence();
-  check<RequestError>(lists, "'", a.type_name(), "' and '", b.type_name(), "' have no order");
-  const auto &x = a.list().items, &y = b.list().items;
-  for (std::size_t i = 0; i < x.size() && i < y.size(); ++i)
+  require(a.is_indexable() && a.kind() == b.kind(), "'", a.type_name(), "' and '", b.type_name(),
+          "' have no order");
+  const List &x = a.list(), &y = b.list();
+  for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i)
     if (!equal(x[i], y[i], budget)) return compare(x[i], y[i], budget);
   return order(x.size(), y.size());
 }
