@@ -17,10 +17,11 @@
 namespace nvllm = nanovllm;
 
 constexpr const char* kUsage =
-    "usage: chat [MODEL_DIR] [--no-think]\n"
+    "usage: chat [MODEL_DIR] [options]\n"
     "A chat in the terminal. An empty line or end of input ends it.\n"
-    "  --no-think  turns reasoning off in hybrid models\n"
-    "  --version   prints the library's version\n"
+    "  --no-think            turns reasoning off in hybrid models\n"
+    "  --chat-template FILE  instead of the checkpoint's: a file of Jinja, or the text of one\n"
+    "  --version             prints the library's version\n"
     "In the chat: /save FILE, /load FILE, /fork, /back after a /fork, /clear\n";
 
 /// The current session, and the points that /back returns to.
@@ -90,15 +91,17 @@ void run(nvllm::AnyEngine& engine, std::optional<bool> enable_thinking) {
 
 int main(int argc, char** argv) try {
   const auto line = nvllm::examples::read_command_line(
-      argc, argv, {.text = kUsage, .most = 1, .flags = {"--no-think"}});
+      argc, argv,
+      {.text = kUsage, .most = 1, .flags = {"--no-think"}, .settings = {"--chat-template"}});
   if (line.status) return *line.status;
   const std::string model = line.argument(0, "examples/models/fairytale");
   std::optional<bool> enable_thinking;
   if (line.has("--no-think")) enable_thinking = false;
-  const auto engine =
-      nvllm::make_engine<nvllm::PublishedModels>({.model = model,
-                                                  .on_load = nvllm::load_progress_line(),
-                                                  .on_warning = nvllm::warning_lines()});
+  nvllm::EngineConfig config{
+      .model = model, .on_load = nvllm::load_progress_line(), .on_warning = nvllm::warning_lines()};
+  if (const auto file = line.value("--chat-template"))
+    config.chat_template = nvllm::ChatTemplate::from_argument(*file);
+  const auto engine = nvllm::make_engine<nvllm::PublishedModels>(std::move(config));
   run(*engine, enable_thinking);
   return 0;
 } catch (const nvllm::Error& error) {

@@ -39,6 +39,13 @@ struct PlainCommandLine {
     return std::any_of(options.begin(), options.end(),
                        [&](const auto& option) { return option.first == name; });
   }
+  /// The last value of an option, or nothing.
+  [[nodiscard]] std::optional<std::string> value(std::string_view name) const {
+    std::optional<std::string> out;
+    for (const auto& option : options)
+      if (option.first == name) out = option.second;
+    return out;
+  }
 };
 
 /// Whether an argument is meant as an option: "-h", "--name" or "--name=value", but neither "-", a

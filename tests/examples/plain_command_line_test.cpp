@@ -46,6 +46,8 @@ TEST_CASE("Arguments and options may stand in any order") {
     CHECK_FALSE(line.has("--top-k"));
   }
   CHECK(read({}).argument(1, "otherwise") == "otherwise");
+  CHECK(read({"--seed", "7", "--seed=8"}).value("--seed") == "8");
+  CHECK_FALSE(read({"model"}).value("--seed").has_value());
 }
 
 TEST_CASE("A text that begins with a dash is an argument") {

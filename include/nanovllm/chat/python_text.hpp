@@ -6,11 +6,13 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/core/utf8.hpp"
@@ -18,16 +20,28 @@
 
 namespace nanovllm::python {
 
-/// Where each character begins, and the end.
-inline std::vector<std::size_t> character_starts(std::string_view text) {
-  std::vector<std::size_t> out;
-  for (std::size_t i = 0; i < text.size(); i += utf8::decode(text, i).size) out.push_back(i);
-  out.push_back(text.size());
+inline std::vector<std::string_view> characters(std::string_view text) {
+  std::vector<std::string_view> out;
+  for (std::size_t i = 0; i < text.size(); i += out.back().size())
+    out.push_back(text.substr(i, utf8::decode(text, i).size));
   return out;
 }
 
 inline std::size_t num_characters(std::string_view text) {
-  return utf8::is_ascii(text) ? text.size() : character_starts(text).size() - 1;
+  return utf8::is_ascii(text) ? text.size() : characters(text).size();
+}
+
+/// `text[begin:end]` in characters, and where in characters it begins.
+inline std::pair<std::string_view, std::size_t> part(std::string_view text, std::int64_t begin,
+                                                     std::int64_t end) {
+  std::vector<std::size_t> starts{0};
+  for (const std::string_view c : characters(text)) starts.push_back(starts.back() + c.size());
+  const auto size = static_cast<std::int64_t>(starts.size()) - 1;
+  const auto bound = [&](std::int64_t at) {
+    return static_cast<std::size_t>(std::clamp<std::int64_t>(at < 0 ? at + size : at, 0, size));
+  };
+  const std::size_t first = bound(begin), last = std::max(first, bound(end));
+  return {text.substr(starts[first], starts[last] - starts[first]), first};
 }
 
 /// `str.isspace` of a character.
@@ -52,6 +66,48 @@ inline std::string_view strip(std::string_view text, bool left, bool right,
     text.remove_suffix(text.size() - last);
   }
   return text;
+}
+
+/// `str.split`, or `str.rsplit` if `from_right`: the parts between separators, between white space
+/// if there is none, and between all characters if it is empty. `most` cuts, or all if that is
+/// below 0.
+inline std::vector<std::string_view> split(std::string_view text,
+                                           std::optional<std::string_view> separator,
+                                           std::int64_t most = -1, bool from_right = false) {
+  std::vector<std::pair<std::size_t, std::size_t>> cuts;  // where separators begin and end
+  if (!separator) text = strip(text, !from_right, from_right);
+  std::size_t begin = 0;
+  if (!separator || separator->empty()) {
+    for (const std::string_view c : characters(text)) {
+      const bool goes = separator || is_space(utf8::decode(c, 0).code_point);
+      const bool joins = !separator && !cuts.empty() && cuts.back().second == begin;
+      if (goes && !joins) cuts.emplace_back(begin, begin);
+      begin += c.size();
+      if (goes && !separator) cuts.back().second = begin;
+    }
+    if (separator) cuts.emplace_back(begin, begin);
+  } else {
+    const auto next = [&](std::size_t first, std::size_t last) {
+      return from_right ? text.substr(0, last).rfind(*separator) : text.find(*separator, first);
+    };
+    for (std::size_t at = next(0, text.size()); at != text.npos; at = next(begin, at)) {
+      begin = at + separator->size();
+      cuts.emplace_back(at, begin);
+    }
+    if (from_right) std::reverse(cuts.begin(), cuts.end());
+  }
+  const auto extra = static_cast<std::int64_t>(cuts.size()) - most;
+  if (most >= 0 && extra > 0)
+    cuts.erase(from_right ? cuts.begin() : cuts.end() - extra,
+               from_right ? cuts.begin() + extra : cuts.end());
+  cuts.emplace_back(text.size(), text.size());
+  std::vector<std::string_view> out;
+  begin = 0;
+  for (const auto& [end, after] : cuts) {
+    if (separator || begin < end) out.push_back(text.substr(begin, end - begin));
+    begin = after;
+  }
+  return out;
 }
 
 enum class Case : std::uint8_t { lower, upper, title };
@@ -110,8 +166,7 @@ inline int category(const utf8::Char& c) {
 }
 inline std::vector<int> categories(std::string_view text) {
   std::vector<int> out;
-  for (std::size_t i = 0; i < text.size(); i += utf8::decode(text, i).size)
-    out.push_back(category(utf8::decode(text, i)));
+  for (const std::string_view c : characters(text)) out.push_back(category(utf8::decode(c, 0)));
   return out;
 }
 inline bool is_cased(int category) {

@@ -69,6 +69,9 @@ TEST_CASE("errors name the place, what was expected and what came") {
   CHECK(error_of("{% endfor %}") ==
         "chat template, line 1, column 4: expected if, for, set, macro, call, filter, with, "
         "generation, break or continue, got 'endfor'");
+  CHECK(error_of("{{ a b }} {{ (1] }}") ==
+        "chat template, line 1, column 6: expected '}}', got 'b'");  // the first of two
+  CHECK(error_of("a {{ b +\n 1 ") == "chat template, line 1, column 3: expected '}}'");
   CHECK(error_of("{{ (1] }}") == "chat template, line 1, column 6: expected ')', got ']'");
   CHECK(error_of("{{ 'x }}") ==
         "chat template, line 1, column 4: expected the quote that ends this string");

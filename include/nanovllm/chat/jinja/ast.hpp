@@ -39,39 +39,34 @@ enum class Type : std::uint8_t {
   name,         ///< symbol, and value, its text; as a parameter of a macro inputs[0], its default
   attribute,    ///< inputs[0].value
   item,         ///< inputs[0][inputs[1]]
-  slice,        ///< inputs[0][inputs[1]:inputs[2]:inputs[3]], those that are not given null
+  slice,        ///< inputs[0][inputs[1]:inputs[2]:inputs[3]]
   call,         ///< inputs[0](inputs[1…], named…)
-  filter,       ///< inputs[0] | value(inputs[1…], named…); inputs[0] is null in a filter block
+  filter,       ///< inputs[0] | value(inputs[1…], named…)
   test,         ///< inputs[0] is value(inputs[1…])
-  negate,       ///< -inputs[0]
-  plus,         ///< +inputs[0]
   logical_not,  ///< not inputs[0]
   logical_and,
   logical_or,
   binary,       ///< inputs[0] ops[0] inputs[1]
   comparison,   ///< inputs[0] ops[0] inputs[1] ops[1] inputs[2] …
-  conditional,  ///< inputs[0] if inputs[1] else inputs[2], which may be null
+  conditional,  ///< inputs[0] if inputs[1] else inputs[2]
   concat,       ///< ~
   list,
   tuple,
-  dict,  ///< keys and values by turns
+  dict,   ///< keys and values by turns
+  block,  ///< what body prints, for filter and for set without '='
+  macro,  ///< a function of the parameters `inputs`, for macro and, as an argument, for call
   // Statements.
-  text,          ///< value
-  output,        ///< inputs[0]
-  branch,        ///< if: body where inputs[0], else otherwise
-  loop,          ///< for inputs[0] in inputs[1] if inputs[2], which may be null
-  set,           ///< inputs[0] = inputs[1]
-  set_block,     ///< inputs[0] = body through the filters of inputs[1], which may be null
-  macro,         ///< symbol, with inputs as parameters
-  call_block,    ///< inputs[0], a call, with the macro inputs[1] as `caller`
-  filter_block,  ///< body through inputs[0]
-  scope,         ///< with, whose pairs of target and value are inputs; generation
-  leave_loop,    ///< break
-  next_turn,     ///< continue
+  output,      ///< inputs[0]; a text as well
+  branch,      ///< if: body where inputs[0], else otherwise
+  loop,        ///< for inputs[0] in inputs[1] if inputs[2], which may be null
+  set,         ///< inputs[0] = inputs[1]
+  scope,       ///< body with variables of its own: with, generation
+  leave_loop,  ///< break
+  next_turn,   ///< continue
 };
 
 /// Names that mean something, and the symbols that they have in each tree.
-enum Symbol : int { kCaller, kVarargs, kKwargs, kLoop };
+enum Symbol : std::size_t { kCaller, kVarargs, kKwargs, kLoop };
 
 /// The functions that a string, a list and a dict have by one name; null for none.
 struct Methods {
@@ -84,8 +79,8 @@ struct Methods {
 
 struct Node {
   Type type;
-  std::size_t offset;  ///< in the source, for messages
-  int symbol = 0;      ///< of a name: its index in Tree::variables
+  std::size_t offset;      ///< in the source, for messages
+  std::size_t symbol = 0;  ///< of a name: its index in Tree::variables
   Value value{};
   std::vector<Node*> inputs{};
   std::vector<Op> ops{};

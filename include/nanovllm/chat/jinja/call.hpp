@@ -1,6 +1,7 @@
 #pragma once
 /// What filters, tests, methods and functions get, and how members of values are found.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -186,16 +187,15 @@ inline Value unsafe_method(Call& call) {
   if (object.is_dict()) {
     if (const Value* found = find(object.dict(), key, budget)) return *found;
   } else if (key.is_integer() && (object.is_indexable() || object.is_string())) {
-    budget.charge(object.is_string() ? object.weight() : 0);
-    const auto starts =
-        object.is_string() ? character_starts(object.text()) : std::vector<std::size_t>();
-    const std::size_t size = object.is_string() ? starts.size() - 1 : object.list().size();
+    const auto all =
+        object.is_string() ? characters(object.text()) : std::vector<std::string_view>();
+    budget.charge(all.size() / 32);
+    const std::size_t size = object.is_string() ? all.size() : object.list().size();
     const std::int64_t index =
         key.integer() + (key.integer() < 0 ? static_cast<std::int64_t>(size) : 0);
     const auto at = static_cast<std::size_t>(index);
     if (index < 0 || at >= size) return Value();
-    if (object.is_indexable()) return object.list()[at];
-    return Value::of(object.text().substr(starts[at], starts[at + 1] - starts[at]));
+    return object.is_string() ? Value::of(all[at]) : object.list()[at];
   }
   return key.is_string() ? attribute(object, key, find_methods(key.text()), budget) : Value();
 }
@@ -207,15 +207,48 @@ inline Value unsafe_method(Call& call) {
   if (value.kind() == Kind::generator) return std::move(value.list());
   if (value.is_list()) return value.list();
   if (value.is_string()) {
-    const auto starts = character_starts(value.text());
-    for (std::size_t i = 0; i + 1 < starts.size(); ++i)
-      out.push_back(Value::of(value.text().substr(starts[i], starts[i + 1] - starts[i])));
+    for (const std::string_view c : characters(value.text())) out.push_back(Value::of(c));
   } else if (value.is_dict()) {
     for (const auto& [key, element] : value.dict()) out.push_back(key);
   } else {
     require(value.is_undefined(), "a value of type '", value.type_name(), "' has no elements");
   }
   return out;
+}
+
+/// `parts[0][parts[1]:parts[2]:parts[3]]`; None stands for what is not given.
+[[nodiscard]] inline Value slice(const List& parts, Budget& budget) {
+  const Value& of = parts[0];
+  require(of.is_string() || of.is_indexable(), "a value of type '", of.type_name(),
+          "' cannot be sliced");
+  for (std::size_t i = 1; i < 4; ++i)
+    require(parts[i].is_none() || parts[i].is_integer(),
+            "the bounds of a slice must be int or None, got ", parts[i].type_name());
+  const auto given = [&](std::size_t i, std::int64_t otherwise) {
+    return parts[i].is_none() ? otherwise : parts[i].integer();
+  };
+  const std::int64_t step = given(3, 1);
+  require(step != 0, "the step of a slice cannot be 0");
+  budget.charge(of.weight());
+  if (of.is_string() && step == 1)
+    return Value::of(std::string(part(of.text(), given(1, 0), given(2, INT64_MAX)).first),
+                     of.is_safe());
+  const List all = of.is_string() ? elements(of, budget) : of.list();
+  const auto size = static_cast<std::int64_t>(all.size());
+  const std::int64_t low = step > 0 ? 0 : -1, high = step > 0 ? size : size - 1;
+  const auto bound = [&](std::size_t i, std::int64_t otherwise) {
+    const std::int64_t at = given(i, otherwise);
+    return parts[i].is_none() ? at : std::clamp(at < 0 ? at + size : at, low, high);
+  };
+  const std::int64_t end = bound(2, step > 0 ? high : low);
+  const std::int64_t stride = std::clamp(step, -size - 1, size + 1);
+  List out;
+  for (std::int64_t i = bound(1, step > 0 ? low : high); step > 0 ? i < end : i > end; i += stride)
+    out.push_back(all[static_cast<std::size_t>(i)]);
+  if (!of.is_string()) return Value::of(std::move(out), of.kind());
+  std::string text;
+  for (const Value& one : out) text += one.text();
+  return Value::of(std::move(text), of.is_safe());
 }
 
 }  // namespace nanovllm::jinja

@@ -50,8 +50,12 @@ class ExpressionParser : protected Reader {
     return node;
   }
 
-  int symbol(std::string_view name) {
-    int index = 0;
+  Node* constant(std::size_t offset, Value value) {
+    return make_valued(Type::constant, offset, std::move(value));
+  }
+
+  std::size_t symbol(std::string_view name) {
+    std::size_t index = 0;
     for (const Value& known : tree_.names) {
       if (known.text() == name) return index;
       ++index;
@@ -63,9 +67,9 @@ class ExpressionParser : protected Reader {
     return index;
   }
   Node* make_name(std::string_view name, std::size_t offset) {
-    const int index = symbol(name);
+    const std::size_t index = symbol(name);
     tree_.uses_loop = tree_.uses_loop || index == kLoop;
-    Node* node = make_valued(Type::name, offset, tree_.names[static_cast<std::size_t>(index)]);
+    Node* node = make_valued(Type::name, offset, tree_.names[index]);
     node->symbol = index;
     return node;
   }
@@ -86,8 +90,8 @@ class ExpressionParser : protected Reader {
     while (conditional && at("if")) {
       const std::size_t offset = take().begin;
       Node* condition = operation(kOr);
-      node =
-          make(Type::conditional, offset, {node, condition, skip("else") ? expression() : nullptr});
+      node = make(Type::conditional, offset,
+                  {node, condition, skip("else") ? expression() : constant(offset, Value())});
     }
     return node;
   }
@@ -110,8 +114,10 @@ class ExpressionParser : protected Reader {
     }
   }
 
-  /// Filters, tests and calls behind `node`; with `inline_first` the first has no bar.
+  /// Filters, tests and calls behind `node`; a block has filters alone. With `inline_first` the
+  /// first has no bar.
   Node* filters(Node* node, bool inline_first) {
+    const bool block = node->type == Type::block;
     while (true) {
       const std::size_t offset = now().begin;
       if (inline_first || at("|")) {
@@ -120,9 +126,9 @@ class ExpressionParser : protected Reader {
         node = make_valued(Type::filter, offset, dotted_name(), {node});
         node->native = find_native(Natives::filter, node->value.text());
         if (at("(")) arguments(node);
-      } else if (node != nullptr && skip("is")) {
+      } else if (!block && skip("is")) {
         node = test(node, offset);
-      } else if (node != nullptr && at("(")) {
+      } else if (!block && at("(")) {
         node = make(Type::call, offset, {node});
         arguments(node);
       } else {
@@ -203,9 +209,16 @@ class ExpressionParser : protected Reader {
   Node* unary(bool with_filters) {
     const Level level = deeper();
     const std::size_t offset = now().begin;
-    Node* node = skip("-")   ? make(Type::negate, offset, {unary(false)})
-                 : skip("+") ? make(Type::plus, offset, {unary(false)})
-                             : primary();
+    const bool is_signed = at("-") || at("+");
+    Node* node = nullptr;
+    if (is_signed) {  // as 0 - x or 0 + x
+      const Op op = take().text == "-" ? Op::subtract : Op::add;
+      Node* zero = constant(offset, Value::of(0));
+      node = make(Type::binary, offset, {zero, unary(false)});
+      node->ops = {op};
+    } else {
+      node = primary();
+    }
     node = postfix(node);
     return with_filters ? filters(node, false) : node;
   }
@@ -214,12 +227,11 @@ class ExpressionParser : protected Reader {
     const std::size_t offset = now().begin;
     switch (now().type) {
       case Token::Type::name: return name_or_constant();
-      case Token::Type::integer:
-      case Token::Type::real: return number();
+      case Token::Type::number: return number();
       case Token::Type::string: {
         std::string text;
         while (now().type == Token::Type::string) text += take_string();
-        return make_valued(Type::constant, offset, Value::of(std::move(text)));
+        return constant(offset, Value::of(std::move(text)));
       }
       default: break;
     }
@@ -252,12 +264,9 @@ class ExpressionParser : protected Reader {
   Node* name_or_constant() {
     const Token name = take();
     const std::string_view text = name.text;
-    if (text == "true" || text == "True")
-      return make_valued(Type::constant, name.begin, Value::of(true));
-    if (text == "false" || text == "False")
-      return make_valued(Type::constant, name.begin, Value::of(false));
-    if (text == "none" || text == "None")
-      return make_valued(Type::constant, name.begin, Value::none());
+    if (text == "true" || text == "True") return constant(name.begin, Value::of(true));
+    if (text == "false" || text == "False") return constant(name.begin, Value::of(false));
+    if (text == "none" || text == "None") return constant(name.begin, Value::none());
     Node* node = make_name(text, name.begin);
     if (node->symbol < kLoop) specials_ |= 1u << node->symbol;
     return node;
@@ -271,19 +280,18 @@ class ExpressionParser : protected Reader {
     const char *const begin = text.data(), *const end = begin + text.size();
     std::int64_t integer = 0;
     double real = 0.0;
-    const bool is_real = now().type == Token::Type::real;
-    const auto result = is_real ? std::from_chars(begin, end, real)
-                                : std::from_chars(begin + (base == 10 ? 0 : 2), end, integer, base);
+    auto result = std::from_chars(begin + (base == 10 ? 0 : 2), end, integer, base);
+    const bool is_real = result.ptr != end;
+    if (is_real) result = std::from_chars(begin, end, real);
     if (result.ec != std::errc() || result.ptr != end) refuse("a number of at most 64 bits");
-    return make_valued(Type::constant, take().begin,
-                       is_real ? Value::of(real) : Value::of(integer));
+    return constant(take().begin, is_real ? Value::of(real) : Value::of(integer));
   }
 
   Node* postfix(Node* node) {
     while (true) {
       const std::size_t offset = now().begin;
       if (skip(".")) {
-        if (now().type == Token::Type::integer) {
+        if (now().text.find_first_not_of("0123456789") == std::string_view::npos) {
           node = make(Type::item, offset, {node, number()});
           continue;
         }
@@ -315,6 +323,8 @@ class ExpressionParser : protected Reader {
     if (num_colons == 0 && parts[0] == nullptr) refuse("an expression");
     take();
     if (num_colons == 0) return make(Type::item, offset, {node, parts[0]});
+    for (Node*& part : parts)
+      if (part == nullptr) part = constant(offset, Value::none());
     return make(Type::slice, offset, {node, parts[0], parts[1], parts[2]});
   }
 

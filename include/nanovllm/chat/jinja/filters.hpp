@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "nanovllm/chat/jinja/call.hpp"
-#include "nanovllm/chat/jinja/format.hpp"
 #include "nanovllm/chat/jinja/methods.hpp"
 #include "nanovllm/chat/jinja/operators.hpp"
 #include "nanovllm/chat/jinja/text.hpp"
@@ -67,17 +66,14 @@ inline Value indent_filter(Call& call) {
   const Value* width = call.next("width");
   const std::string by = indent_of(width ? *width : Value::of(4), "width");
   const bool first = call.flag("first"), blank = call.flag("blank");
-  std::string_view rest = call.subject();
+  const auto lines = split(call.subject(), "\n");
   std::string out;
-  for (bool is_first = true;; is_first = false) {
-    const std::size_t end = rest.find('\n');
-    const std::string_view line = rest.substr(0, end);
-    if (is_first ? first : blank || !line.empty()) append_text(out, by, call.in);
-    append_text(out, line, call.in);
-    if (end == rest.npos) return Value::of(std::move(out));
-    out += '\n';
-    rest.remove_prefix(end + 1);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (i > 0) out += '\n';
+    if (i == 0 ? first : blank || !lines[i].empty()) append_text(out, by, call.in);
+    append_text(out, lines[i], call.in);
   }
+  return Value::of(std::move(out));
 }
 
 inline Value format_filter(Call& call) {
@@ -87,7 +83,7 @@ inline Value format_filter(Call& call) {
 }
 
 inline Value wordcount_filter(Call& call) {
-  return Value::of(split_method<false>(call).list().size());
+  return Value::of(split(call.subject(), std::nullopt).size());
 }
 inline Value string_filter(Call& call) { return call.subject(), call.self; }
 inline Value safe_filter(Call& call) { return Value::of(call.subject(), true); }
@@ -171,22 +167,16 @@ inline Value member(Value value, const Value* path, Budget& budget,
     value = item(value, key, budget);
     if (value.is_undefined() && otherwise != nullptr) value = *otherwise;
   };
-  if (path == nullptr) return value;
-  if (path->is_integer()) {
-    step(*path);
-    return value;
-  }
-  std::string_view rest = path->text();
-  while (true) {
-    const std::size_t dot = rest.find('.');
-    const std::string_view part = rest.substr(0, dot);
+  if (path != nullptr && path->is_integer()) step(*path);
+  if (path == nullptr || path->is_integer()) return value;
+  for (const std::string_view part : split(path->text(), ".")) {
     std::int64_t index = 0;
-    const auto result = std::from_chars(part.data(), part.data() + part.size(), index);
-    const bool number = result.ec == std::errc() && result.ptr == part.data() + part.size();
+    const char* const end = part.data() + part.size();
+    const auto result = std::from_chars(part.data(), end, index);
+    const bool number = result.ec == std::errc() && result.ptr == end;
     step(number ? Value::of(index) : Value::of(part));
-    if (dot == rest.npos) return value;
-    rest.remove_prefix(dot + 1);
   }
+  return value;
 }
 
 /// `items` in the order of their keys.

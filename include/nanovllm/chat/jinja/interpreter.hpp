@@ -23,7 +23,7 @@ namespace nanovllm::jinja {
 /// Variables of a macro, or of a turn of a loop.
 struct Scope {
   Scope* parent = nullptr;  ///< null for the template's own variables
-  std::vector<std::pair<int, Value>> variables{};
+  std::vector<std::pair<std::size_t, Value>> variables{};
   bool kept = false;  ///< a macro refers to it
 };
 
@@ -58,16 +58,16 @@ class Interpreter : private Environment {
 
   // Variables.
 
-  [[nodiscard]] const Value& variable(int symbol) const {
+  [[nodiscard]] const Value& variable(std::size_t symbol) const {
     for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent)
       for (const auto& [name, value] : scope->variables)
         if (name == symbol) return value;
-    return top_[static_cast<std::size_t>(symbol)];
+    return top_[symbol];
   }
 
-  void set(int symbol, Value value) {
+  void set(std::size_t symbol, Value value) {
     if (scope_ == nullptr) {
-      top_[static_cast<std::size_t>(symbol)] = std::move(value);
+      top_[symbol] = std::move(value);
       return;
     }
     for (auto& [name, place] : scope_->variables) {
@@ -116,11 +116,6 @@ class Interpreter : private Environment {
     action();
     return Value::of(std::exchange(out_, std::move(outer)));
   }
-  /// What the node's body prints, in a scope of its own, through filters; null for none.
-  [[nodiscard]] Value captured(const Node& node, const Node* filters) {
-    return filtered(filters, captured([&] { within(scope_, [&] { (void)run(node.body); }); }));
-  }
-
   // Statements.
 
   Flow run(const std::vector<Node*>& nodes) {
@@ -137,34 +132,21 @@ class Interpreter : private Environment {
     at_ = node.offset;
     Value room;
     switch (node.type) {
-      case Type::text: append_text(out_, node.value.text(), *this); break;
       case Type::output: append_str(out_, look(*node.inputs[0], room), *this); break;
       case Type::branch:
         return run(look(*node.inputs[0], room).truth() ? node.body : node.otherwise);
       case Type::loop: run_loop(node, look(*node.inputs[1], room), scope_, 1); break;
       case Type::set: assign(*node.inputs[0], evaluate(*node.inputs[1])); break;
-      case Type::set_block: assign(*node.inputs[0], captured(node, node.inputs[1])); break;
-      case Type::macro: set(node.symbol, make_macro(node)); break;
-      case Type::call_block:
-        append_str(out_, evaluate_call(*node.inputs[0], node.inputs[1]), *this);
-        break;
-      case Type::filter_block: append_str(out_, captured(node, node.inputs[0]), *this); break;
-      case Type::scope: return run_scope(node);
+      case Type::scope: return run_within(scope_, node.body);
       case Type::leave_loop: return Flow::leave_loop;
       default: return Flow::next_turn;
     }
     return Flow::next;
   }
 
-  Flow run_scope(const Node& node) {
-    List values;
-    for (std::size_t i = 1; i < node.inputs.size(); i += 2)
-      values.push_back(evaluate(*node.inputs[i]));
+  Flow run_within(Scope* parent, const std::vector<Node*>& nodes) {
     Flow flow = Flow::next;
-    within(scope_, [&] {
-      for (std::size_t i = 0; i < values.size(); ++i) assign(*node.inputs[2 * i], values[i]);
-      flow = run(node.body);
-    });
+    within(parent, [&] { flow = run(nodes); });
     return flow;
   }
 
@@ -193,7 +175,7 @@ class Interpreter : private Environment {
         flow = run(node.body);
       });
     }
-    if (size == 0) within(outside, [&] { (void)run(node.otherwise); });
+    if (size == 0) (void)run_within(outside, node.otherwise);
   }
 
   // Expressions.
@@ -219,9 +201,11 @@ class Interpreter : private Environment {
         at_ = node.offset;
         return attribute(object, node.value, node.methods, *this);
       }
-      case Type::call: return evaluate_call(node, nullptr);
+      case Type::call: return evaluate_call(node);
+      case Type::macro: return make_macro(node);
+      case Type::block: return captured([&] { (void)run_within(scope_, node.body); });
       case Type::filter:
-      case Type::test: return applied(node, evaluate(*node.inputs[0]));
+      case Type::test: return apply(node);
       case Type::logical_not: return Value::of(!look(*node.inputs[0], room).truth());
       case Type::logical_and:
       case Type::logical_or: {
@@ -229,8 +213,7 @@ class Interpreter : private Environment {
         return left.truth() == (node.type == Type::logical_or) ? left : evaluate(*node.inputs[1]);
       }
       case Type::conditional:
-        if (look(*node.inputs[1], room).truth()) return evaluate(*node.inputs[0]);
-        return node.inputs[2] ? evaluate(*node.inputs[2]) : Value();
+        return evaluate(*node.inputs[look(*node.inputs[1], room).truth() ? 0 : 2]);
       case Type::comparison: return evaluate_comparison(node);
       case Type::item:
       case Type::binary: {
@@ -247,13 +230,10 @@ class Interpreter : private Environment {
   [[nodiscard]] Value evaluate_inputs(const Node& node) {
     List inputs;
     inputs.reserve(node.inputs.size());
-    for (const Node* input : node.inputs)
-      inputs.push_back(input ? evaluate(*input) : Value::none());
+    for (const Node* input : node.inputs) inputs.push_back(evaluate(*input));
     at_ = node.offset;
     switch (node.type) {
       case Type::slice: return slice(inputs, *this);
-      case Type::negate: return binary(Op::subtract, Value::of(0), inputs[0], *this);
-      case Type::plus: return binary(Op::add, Value::of(0), inputs[0], *this);
       case Type::concat: return join_values(inputs, "", *this);
       case Type::list: return Value::of(std::move(inputs));
       case Type::tuple: return Value::of(std::move(inputs), Kind::tuple);
@@ -299,8 +279,7 @@ class Interpreter : private Environment {
     at_ = node.offset;
   }
 
-  /// @param block  the macro that is the argument `caller`, or null.
-  [[nodiscard]] Value evaluate_call(const Node& node, const Node* block) {
+  [[nodiscard]] Value evaluate_call(const Node& node) {
     const Node& callee = *node.inputs[0];
     Call call{.in = *this};
     Value room, function;
@@ -317,7 +296,6 @@ class Interpreter : private Environment {
       function = evaluate(callee);
     }
     evaluate_arguments(node, call);
-    if (block != nullptr) call.named.emplace_back("caller", make_macro(*block));
     check_defined(function);
     if (function.kind() == Kind::loop) return repeat(function.loop(), call);
     require(function.kind() == Kind::function, "a value of type '", function.type_name(),
@@ -372,15 +350,9 @@ class Interpreter : private Environment {
     });
   }
 
-  /// `value` through the filters of a block; null for none.
-  [[nodiscard]] Value filtered(const Node* node, Value value) {
-    if (node == nullptr) return value;
-    return applied(*node, filtered(node->inputs[0], std::move(value)));
-  }
-
-  /// What the filter or test of `node` makes of `value`.
-  [[nodiscard]] Value applied(const Node& node, Value value) {
-    Call call{.in = *this, .self = std::move(value)};
+  /// What a filter or a test makes of its first input.
+  [[nodiscard]] Value apply(const Node& node) {
+    Call call{.in = *this, .self = evaluate(*node.inputs[0])};
     evaluate_arguments(node, call);
     require(node.native != nullptr, "there is no ", node.type == Type::test ? "test" : "filter",
             " called '", node.value.text(), "'");

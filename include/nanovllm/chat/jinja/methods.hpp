@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "nanovllm/chat/jinja/call.hpp"
-#include "nanovllm/chat/jinja/format.hpp"
+#include "nanovllm/chat/jinja/operators.hpp"
 #include "nanovllm/chat/jinja/text.hpp"
 #include "nanovllm/chat/jinja/value.hpp"
 #include "nanovllm/core/error.hpp"
@@ -27,54 +27,18 @@ Value strip_method(Call& call) {
   return call.alike(std::string(strip(call.subject(), kLeft, kRight, goes)));
 }
 
-/// Where white space begins and ends in `text`.
-inline std::vector<std::pair<std::size_t, std::size_t>> blanks_of(std::string_view text) {
-  std::vector<std::pair<std::size_t, std::size_t>> out;
-  for (std::size_t i = 0; i < text.size();) {
-    const utf8::Char c = utf8::decode(text, i);
-    if (is_space(c.code_point)) {
-      if (out.empty() || out.back().second != i) out.emplace_back(i, i);
-      out.back().second += c.size;
-    }
-    i += c.size;
-  }
-  return out;
-}
-
-/// `str.split` and `str.rsplit`: parts between separators, or between white space if that is None.
+/// split and rsplit.
 template <bool kFromRight>
 Value split_method(Call& call) {
   const Value* separator = call.given("sep");
-  const std::int64_t most = call.integer("maxsplit", -1);
-  std::string_view text = call.subject();
-  std::vector<std::pair<std::size_t, std::size_t>> cuts;  // where separators begin and end
-  if (separator == nullptr) {
-    text = strip(text, !kFromRight, kFromRight);
-    cuts = blanks_of(text);
-  } else {
-    require(separator->is_string(), "split takes a str or None, got ", separator->type_name());
-    const std::string_view mark = separator->text();
-    require(!mark.empty(), "split takes no empty separator");
-    const auto next = [&](std::size_t begin, std::size_t end) {
-      return kFromRight ? text.substr(0, end).rfind(mark) : text.find(mark, begin);
-    };
-    std::size_t at = next(0, text.size());
-    for (; at != text.npos; at = next(at + mark.size(), at))
-      cuts.emplace_back(at, at + mark.size());
-    if (kFromRight) std::reverse(cuts.begin(), cuts.end());
-  }
-  const std::size_t extra =
-      most >= 0 ? cuts.size() - std::min(cuts.size(), static_cast<std::size_t>(most)) : 0;
-  cuts.erase(kFromRight ? cuts.begin() : cuts.end() - static_cast<std::ptrdiff_t>(extra),
-             kFromRight ? cuts.begin() + static_cast<std::ptrdiff_t>(extra) : cuts.end());
-  cuts.emplace_back(text.size(), text.size());
+  require(separator == nullptr || separator->is_string(), "split takes a str or None, got ",
+          separator ? separator->type_name() : "");
+  require(separator == nullptr || separator->truth(), "split takes no empty separator");
+  const auto mark = separator ? std::optional<std::string_view>(separator->text()) : std::nullopt;
   List out;
-  std::size_t begin = 0;
-  for (const auto& [end, next] : cuts) {
-    const bool blank_end = separator == nullptr && begin == end;
-    if (!blank_end) out.push_back(Value::of(text.substr(begin, end - begin)));
-    begin = next;
-  }
+  for (const std::string_view part :
+       split(call.subject(), mark, call.integer("maxsplit", -1), kFromRight))
+    out.push_back(Value::of(part));
   return Value::of(std::move(out));
 }
 
@@ -97,25 +61,16 @@ inline Value splitlines_method(Call& call) {
   return Value::of(std::move(out));
 }
 
-/// `str.replace`; all places if `count` is below 0.
 inline std::string replaced(Call& call, std::string_view from, std::string_view to,
                             std::int64_t count) {
-  std::string_view text = call.subject();
   std::string out;
-  for (; count != 0; --count) {
-    const std::size_t at = text.find(from);
-    if (at == text.npos) break;
-    append_text(out, text.substr(0, at), call.in);
-    append_text(out, to, call.in);
+  const char* separator = nullptr;
+  for (const std::string_view part : split(call.subject(), from, count)) {
+    if (separator != nullptr) append_text(out, to, call.in);
+    append_text(out, part, call.in);
     call.in.charge(1);
-    text.remove_prefix(at + from.size());
-    if (!from.empty()) continue;
-    if (text.empty()) break;
-    const std::size_t size = utf8::decode(text, 0).size;
-    out += text.substr(0, size);
-    text.remove_prefix(size);
+    separator = "";
   }
-  append_text(out, text, call.in);
   return out;
 }
 
@@ -124,18 +79,11 @@ inline Value replace_method(Call& call) {
   return call.alike(replaced(call, from, to, call.integer("count", -1)));
 }
 
-/// The part of the text that `start` and `end` name, and the characters ahead of it.
+/// The part of the text that the arguments `start` and `end` name, and where it begins.
 inline std::pair<std::string_view, std::size_t> part_of(Call& call) {
-  const std::string_view text = call.self.text();
-  if (call.num_taken >= call.positional.size()) return {text, 0};
-  const auto starts = character_starts(text);
-  const auto size = static_cast<std::int64_t>(starts.size()) - 1;
-  const auto bound = [&](std::string_view name, std::int64_t otherwise) {
-    const std::int64_t at = call.integer(name, otherwise);
-    return static_cast<std::size_t>(std::clamp<std::int64_t>(at < 0 ? at + size : at, 0, size));
-  };
-  const std::size_t begin = bound("start", 0), end = std::max(begin, bound("end", size));
-  return {text.substr(starts[begin], starts[end] - starts[begin]), begin};
+  if (call.num_taken >= call.positional.size()) return {call.self.text(), 0};
+  const std::int64_t start = call.integer("start", 0);
+  return part(call.self.text(), start, call.integer("end", INT64_MAX));
 }
 
 template <bool kFromRight, bool kMustBe>
@@ -174,12 +122,7 @@ Value remove_affix_method(Call& call) {
 
 inline Value count_method(Call& call) {
   const std::string& what = call.text("sub");
-  const std::string_view text = part_of(call).first;
-  if (what.empty()) return Value::of(num_characters(text) + 1);
-  std::size_t count = 0;
-  for (std::size_t at = text.find(what); at != text.npos; at = text.find(what, at + what.size()))
-    ++count;
-  return Value::of(count);
+  return Value::of(split(part_of(call).first, what).size() - 1);
 }
 
 inline Value join_values(const List& values, std::string_view separator, Budget& budget) {
@@ -209,16 +152,13 @@ inline Value capitalize_method(Call& call) { return Value::of(capitalize(call.su
 /// behind white space and - ( { [ <.
 template <bool kMethod>
 Value title_method(Call& call) {
-  const std::string_view text = call.subject();
   std::string out;
   bool begins = true;
-  for (std::size_t i = 0; i < text.size();) {
-    const utf8::Char c = utf8::decode(text, i);
-    const std::string_view bytes = text.substr(i, c.size);
+  for (const std::string_view bytes : characters(call.subject())) {
     append_case(out, bytes, !begins ? Case::lower : kMethod ? Case::title : Case::upper);
+    const utf8::Char c = utf8::decode(bytes, 0);
     const bool opens = c.size == 1 && std::string_view("-({[<").find(bytes) != bytes.npos;
     begins = kMethod ? !is_cased(category(c)) : opens || is_space(c.code_point);
-    i += c.size;
   }
   return Value::of(std::move(out), kMethod && call.self.is_safe());
 }
@@ -236,7 +176,7 @@ inline Value isspace_method(Call& call) {
 /// isupper and islower: whether there are letters of this case, and none of another.
 template <int kCategory>
 Value is_case_method(Call& call) {
-  const auto all = categories(call.self.text());
+  const auto all = categories(call.subject());
   return Value::of(
       std::find(all.begin(), all.end(), kCategory) != all.end() &&
       std::none_of(all.begin(), all.end(), [](int c) { return is_cased(c) && c != kCategory; }));

@@ -155,14 +155,6 @@ Value parity_test(Call& call) {
   return Value::of(binary(Op::modulo, call.self, Value::of(2), call.in).truth() == kOdd);
 }
 
-/// Whether there are letters with a case, and all are in this one.
-template <Case kCase>
-Value case_test(Call& call) {
-  const std::string& text = call.subject();
-  const auto all = categories(text);
-  return Value::of(std::any_of(all.begin(), all.end(), is_cased) && text == in_case(text, kCase));
-}
-
 inline Value escaped_test(Call& call) { return Value::of(call.self.is_safe()); }
 inline Value same_test(Call& call) { return Value::of(call.self.same(call.required("other"))); }
 
@@ -205,13 +197,13 @@ inline constexpr Entry kTests[] = {
     {"even", parity_test<false>}, {"false", boolean_test<false>},
     {"filter", exists_test<Natives::filter>}, {"float", kind_test<Kind::real>},
     {"in", compare_test<Op::in>}, {"integer", kind_test<Kind::integer, Kind::big_integer>},
-    {"iterable", kind_test<Kind::undefined, Kind::loop>}, {"lower", case_test<Case::lower>},
-    {"mapping", kind_test<Kind::dict>}, {"none", kind_test<Kind::none>},
-    {"number", kind_test<Kind::boolean, Kind::real>}, {"odd", parity_test<true>},
-    {"sameas", same_test}, {"sequence", kind_test<Kind::undefined, Kind::dict>},
-    {"string", kind_test<Kind::string>}, {"test", exists_test<Natives::test>},
-    {"true", boolean_test<true>}, {"undefined", kind_test<Kind::undefined>},
-    {"upper", case_test<Case::upper>}};
+    {"iterable", kind_test<Kind::undefined, Kind::loop>},
+    {"lower", is_case_method<UTF8PROC_CATEGORY_LL>}, {"mapping", kind_test<Kind::dict>},
+    {"none", kind_test<Kind::none>}, {"number", kind_test<Kind::boolean, Kind::real>},
+    {"odd", parity_test<true>}, {"sameas", same_test},
+    {"sequence", kind_test<Kind::undefined, Kind::dict>}, {"string", kind_test<Kind::string>},
+    {"test", exists_test<Natives::test>}, {"true", boolean_test<true>},
+    {"undefined", kind_test<Kind::undefined>}, {"upper", is_case_method<UTF8PROC_CATEGORY_LU>}};
 
 inline constexpr Entry kStringMethods[] = {
     {"capitalize", capitalize_method}, {"count", count_method}, {"endswith", affix_method<true>},

@@ -5,18 +5,128 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/chat/jinja/ast.hpp"
-#include "nanovllm/chat/jinja/format.hpp"
 #include "nanovllm/chat/jinja/text.hpp"
 #include "nanovllm/chat/jinja/value.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nanovllm::jinja {
+
+// Texts with places for values.
+
+inline std::string to_fixed(double value, int precision) {
+  char buffer[400];
+  const int size = std::snprintf(buffer, sizeof buffer, "%.*f", std::min(precision, 60), value);
+  return std::string(buffer, static_cast<std::size_t>(size));
+}
+
+/// How a value is written: "-8", "05" or ".2", ahead of a letter.
+struct Field {
+  char side = '\0';  ///< a sign of `sides`, if there is one
+  bool zeros = false;
+  std::size_t width = 0;
+  std::optional<int> precision{};
+
+  /// Takes it off the front of `text`.
+  Field(std::string_view& text, std::string_view sides) {
+    const auto number = [&] {
+      int n = 0;
+      for (; !text.empty() && text[0] >= '0' && text[0] <= '9'; text.remove_prefix(1))
+        n = std::min(10000, n * 10 + (text[0] - '0'));
+      return n;
+    };
+    if (!text.empty() && sides.find(text[0]) != sides.npos) {
+      side = text[0];
+      text.remove_prefix(1);
+    }
+    zeros = text.starts_with('0');
+    width = static_cast<std::size_t>(number());
+    if (!text.starts_with('.')) return;
+    text.remove_prefix(1);
+    precision = number();
+  }
+
+  /// @param left  whether the value stands at the left of its width
+  void append(std::string& out, const Value& value, char letter, bool left, Budget& budget) const {
+    std::string piece = converted(value, letter, budget);
+    const std::size_t size = num_characters(piece);
+    const std::size_t pad = width > size ? width - size : 0;
+    const bool filled = zeros && !left;
+    if (left)
+      piece.append(pad, ' ');
+    else
+      piece.insert(filled && piece.starts_with('-') ? 1 : 0, pad,
+                   filled && letter != 's' ? '0' : ' ');
+    append_text(out, piece, budget);
+  }
+
+ private:
+  [[nodiscard]] std::string converted(const Value& value, char letter, Budget& budget) const {
+    if (letter == 's' || letter == 'r') {
+      std::string piece;
+      if (letter == 'r' && value.is_string())
+        append_repr(piece, value.text());
+      else
+        append_str(piece, value, budget);
+      if (precision) piece.resize(part(piece, 0, *precision).first.size());
+      return piece;
+    }
+    require(value.is_number(), "'%", letter, "' needs a number, got '", value.type_name(), "'");
+    if (letter == 'f') return to_fixed(value.real(), precision.value_or(6));
+    if (letter == 'd' || letter == 'i')
+      return std::to_string(value.is_integer() ? value.integer()
+                                               : static_cast<std::int64_t>(value.real()));
+    require(letter == 'x' && value.is_integer() && value.integer() >= 0,
+            "expected %s, %r, %d, %i, %x, %f or %%, got %", letter);
+    char buffer[24];
+    std::snprintf(buffer, sizeof buffer, "%llx", static_cast<unsigned long long>(value.integer()));
+    return buffer;
+  }
+};
+
+/// `text % values`: %s, %r, %d, %i, %x, %f and %%, with a width, '-', '0' and a precision.
+inline std::string percent_format(std::string_view text, const Value& values, Budget& budget) {
+  const std::size_t count = values.is_tuple() ? values.list().size() : 1;
+  std::size_t used = 0;
+  std::string out;
+  for (std::size_t mark = text.find('%'); mark != text.npos; mark = text.find('%')) {
+    append_text(out, text.substr(0, mark), budget);
+    text.remove_prefix(mark + 1);
+    const Value* value = nullptr;
+    if (text.starts_with('(') && values.is_dict()) {
+      const std::size_t end = std::min(text.find(')'), text.size() - 1);
+      value = find(values.dict(), Value::of(text.substr(1, end - 1)), budget);
+      require(value != nullptr, "a '%' format names what its dict lacks");
+      text.remove_prefix(end + 1);
+    }
+    const Field field(text, "-");
+    require(!text.empty(), "a '%' format lacks its letter");
+    const char letter = text[0];
+    text.remove_prefix(1);
+    if (letter == '%') {
+      out += '%';
+      continue;
+    }
+    if (value == nullptr) {
+      require(used < count, "a '%' format needs more values");
+      value = values.is_tuple() ? &values.list()[used] : &values;
+      ++used;
+    }
+    field.append(out, *value, letter, field.side == '-', budget);
+  }
+  append_text(out, text, budget);
+  require(values.is_dict() || used == count, "not all values of a '%' format were used");
+  return out;
+}
+
+// Arithmetic.
 
 [[noreturn]] inline void refuse_types(std::string_view op, const Value& a, const Value& b) {
   const auto name = [](const Value& value) {
@@ -124,6 +234,8 @@ inline Value binary(Op op, const Value& a, const Value& b, Budget& budget) {
   }
 }
 
+// Comparisons.
+
 /// Whether `a` is in `b`.
 inline bool contains(const Value& b, const Value& a, Budget& budget) {
   budget.charge(b.weight());
@@ -147,41 +259,6 @@ inline bool holds(Op op, const Value& a, const Value& b, Budget& budget) {
     case Op::in: return contains(b, a, budget);
     default: return !contains(b, a, budget);
   }
-}
-
-/// `parts[0][parts[1]:parts[2]:parts[3]]`; None stands for what is not given.
-inline Value slice(const List& parts, Budget& budget) {
-  const Value& of = parts[0];
-  require(of.is_string() || of.is_indexable(), "a value of type '", of.type_name(),
-          "' cannot be sliced");
-  for (std::size_t i = 1; i < 4; ++i)
-    require(parts[i].is_none() || parts[i].is_integer(),
-            "the bounds of a slice must be int or None, got ", parts[i].type_name());
-  budget.charge(of.weight());
-  const auto starts = of.is_string() ? character_starts(of.text()) : std::vector<std::size_t>();
-  const auto size =
-      static_cast<std::int64_t>(of.is_string() ? starts.size() - 1 : of.list().size());
-  const std::int64_t step = parts[3].is_none() ? 1 : parts[3].integer();
-  require(step != 0, "the step of a slice cannot be 0");
-  const std::int64_t low = step > 0 ? 0 : -1, high = step > 0 ? size : size - 1;
-  const auto bound = [&](const Value& part, std::int64_t otherwise) {
-    if (part.is_none()) return otherwise;
-    return std::clamp(part.integer() < 0 ? part.integer() + size : part.integer(), low, high);
-  };
-  const std::int64_t begin = bound(parts[1], step > 0 ? low : high);
-  const std::int64_t end = bound(parts[2], step > 0 ? high : low);
-  std::string text;
-  List items;
-  const std::int64_t stride = std::clamp(step, -size - 1, size + 1);
-  for (std::int64_t i = begin; step > 0 ? i < end : i > end; i += stride) {
-    const auto at = static_cast<std::size_t>(i);
-    if (of.is_string())
-      text.append(of.text(), starts[at], starts[at + 1] - starts[at]);
-    else
-      items.push_back(of.list()[at]);
-  }
-  if (of.is_string()) return Value::of(std::move(text), of.is_safe());
-  return Value::of(std::move(items), of.kind());
 }
 
 }  // namespace nanovllm::jinja

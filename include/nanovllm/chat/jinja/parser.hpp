@@ -34,7 +34,8 @@ class Parser : private ExpressionParser {
       std::string text;
       const std::size_t begin = position();
       const bool ended = !read_text(text);
-      if (!text.empty()) out.push_back(make_valued(Type::text, begin, Value::of(std::move(text))));
+      if (!text.empty())
+        out.push_back(make(Type::output, begin, {constant(begin, Value::of(std::move(text)))}));
       if (ended) {
         if (ends.size() > 0) refuse(concat("{% ", *(ends.end() - 1), " %}"));
         return out;
@@ -70,15 +71,17 @@ class Parser : private ExpressionParser {
     if (skip("for")) return loop(offset);
     if (skip("set")) return set(offset);
     if (skip("macro")) {
-      const int name = symbol(take_name());
-      Node* node = macro(offset, "endmacro");
-      node->symbol = name;
-      return node;
+      Node* name = make_name(take_name(), offset);
+      Node* node = make(Type::macro, offset);
+      parameters(node);
+      macro_body(node, "endmacro");
+      return make(Type::set, offset, {name, node});
     }
     if (skip("call")) return call_block(offset);
     if (skip("filter")) {
-      Node* node = make(Type::filter_block, offset, {filters(nullptr, true)});
-      node->body = body_until("endfilter");
+      Node* block = make(Type::block, offset);
+      Node* node = make(Type::output, offset, {filters(block, true)});
+      block->body = body_until("endfilter");
       return node;
     }
     if (skip("with")) return with(offset);
@@ -148,20 +151,24 @@ class Parser : private ExpressionParser {
   Node* set(std::size_t offset) {
     Node* left = target();
     if (skip("=")) return make(Type::set, offset, {left, tuple()});
-    Node* node = make(Type::set_block, offset, {left, filters(nullptr, false)});
-    node->body = body_until("endset");
+    Node* block = make(Type::block, offset);
+    Node* node = make(Type::set, offset, {left, filters(block, false)});
+    block->body = body_until("endset");
     return node;
   }
 
   Node* with(std::size_t offset) {
-    Node* node = make(Type::scope, offset);
+    Node* targets = make(Type::tuple, offset);
+    Node* values = make(Type::tuple, offset);
     while (now().type == Token::Type::name) {
-      node->inputs.push_back(make_name(take_name(), offset));
+      targets->inputs.push_back(make_name(take_name(), offset));
       expect("=");
-      node->inputs.push_back(expression());
+      values->inputs.push_back(expression());
       if (!skip(",")) break;
     }
+    Node* node = make(Type::scope, offset);
     node->body = body_until("endwith");
+    node->body.insert(node->body.begin(), make(Type::set, offset, {targets, values}));
     return node;
   }
 
@@ -175,13 +182,6 @@ class Parser : private ExpressionParser {
     }
   }
 
-  /// A macro whose parameters come next.
-  Node* macro(std::size_t offset, std::string_view end) {
-    Node* node = make(Type::macro, offset);
-    parameters(node);
-    macro_body(node, end);
-    return node;
-  }
   void macro_body(Node* node, std::string_view end) {
     const unsigned outer = std::exchange(specials_, 0);
     const int loops = std::exchange(loops_, 0);
@@ -194,10 +194,11 @@ class Parser : private ExpressionParser {
   Node* call_block(std::size_t offset) {
     Node* caller = make(Type::macro, offset);
     if (at("(")) parameters(caller);
-    Node* node = make(Type::call_block, offset, {expression(), caller});
-    if (node->inputs[0]->type != Type::call) refuse("a call ahead of this");
+    Node* call = expression();
+    if (call->type != Type::call) refuse("a call ahead of this");
+    call->named.emplace_back("caller", caller);
     macro_body(caller, "endcall");
-    return node;
+    return make(Type::output, offset, {call});
   }
 
   int loops_ = 0;  // around what is read, within the macro

@@ -37,7 +37,7 @@ inline std::string normalise_newlines(std::string_view source) {
 }
 
 struct Token {
-  enum class Type : std::uint8_t { name, string, integer, real, op, end };
+  enum class Type : std::uint8_t { name, string, number, op, end };
   Type type = Type::end;
   std::size_t begin = 0, end = 0;  ///< in the source
   std::string_view text{};         ///< as it is spelled; what closes a tag is without its sign
@@ -246,13 +246,10 @@ class Reader {
     const bool after_dot = begin > 0 && source_[begin - 1] == '.';  // x.0.1 has two integers
     const bool fraction = !after_dot && peek(end) == '.' && is_digit(peek(end + 1));
     if (fraction) end = word_end(end + 1);
-    const std::string_view text = source_.substr(begin, end - begin);
-    const bool prefixed = text.size() > 1 && text.find_first_of("xXoObB") == 1;
-    const bool exponent = !prefixed && text.find_first_of("eE") != text.npos;
-    if (exponent && (text.back() | 0x20) == 'e' && (peek(end) == '-' || peek(end) == '+'))
-      end = word_end(end + 1);
-    return {fraction || exponent ? Token::Type::real : Token::Type::integer, begin, end,
-            source_.substr(begin, end - begin)};
+    const bool prefixed = source_.substr(begin, end - begin).find_first_of("xXoObB") == 1;
+    const bool exponent = !prefixed && (source_[end - 1] | 0x20) == 'e';
+    if (exponent && (peek(end) == '-' || peek(end) == '+')) end = word_end(end + 1);
+    return {Token::Type::number, begin, end, source_.substr(begin, end - begin)};
   }
 
   /// Appends what the escape whose backslash is ahead of `i` stands for.

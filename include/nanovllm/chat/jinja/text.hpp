@@ -85,10 +85,8 @@ class Writer {
       out_ += "\\u";
       nanovllm::detail::append_hex(out_, static_cast<std::uint32_t>(unit), 4);
     };
-    for (std::size_t i = 0; i < plain.size();) {
-      const utf8::Char c = utf8::decode(plain, i);
-      i += c.size;
-      const char32_t code = c.code_point;
+    for (const std::string_view c : characters(plain)) {
+      const char32_t code = utf8::decode(c, 0).code_point;
       if (code < 0x7f) {
         out_ += static_cast<char>(code);
       } else if (code < 0x10000) {

@@ -77,23 +77,16 @@ class Value {
   Value() = default;
   /// Undefined; messages say that `name` was not found.
   static Value undefined(const Value& name) { return Value(Kind::undefined, name.shared_); }
-  static Value none() { return Value(Kind::none); }
+  static Value none() { return Value(Kind::none, 0); }
   template <std::integral T>
   static Value of(T value) {
-    Value out(std::same_as<T, bool> ? Kind::boolean : Kind::integer);
-    out.integer_ = static_cast<std::int64_t>(value);
-    return out;
+    return Value(std::same_as<T, bool> ? Kind::boolean : Kind::integer,
+                 static_cast<std::int64_t>(value));
   }
-  static Value of(double value) {
-    Value out(Kind::real);
-    out.real_ = value;
-    return out;
-  }
+  static Value of(double value) { return Value(value); }
   /// @param safe  of type Markup
   static Value of(std::string text, bool safe = false) {
-    Value out(Kind::string, std::make_shared<std::string>(std::move(text)));
-    out.safe_ = safe;
-    return out;
+    return Value(Kind::string, std::make_shared<std::string>(std::move(text)), 0, safe);
   }
   static Value of(std::string_view text) { return of(std::string(text)); }
   static Value of(List items, Kind kind = Kind::list);
@@ -145,8 +138,13 @@ class Value {
   [[nodiscard]] bool same(const Value& other) const;
 
  private:
-  explicit Value(Kind kind, std::shared_ptr<void> shared = nullptr, int depth = 0)
-      : kind_(kind), depth_(static_cast<std::uint16_t>(depth)), shared_(std::move(shared)) {
+  explicit Value(double value) : kind_(Kind::real), real_(value) {}
+  Value(Kind kind, std::int64_t value) : kind_(kind), integer_(value) {}
+  Value(Kind kind, std::shared_ptr<void> shared, int depth = 0, bool safe = false)
+      : kind_(kind),
+        safe_(safe),
+        depth_(static_cast<std::uint16_t>(depth)),
+        shared_(std::move(shared)) {
     require(depth <= kMaxValueDepth, "a value is nested more than ", kMaxValueDepth,
             " levels deep");
   }
