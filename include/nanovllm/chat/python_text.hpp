@@ -20,28 +20,50 @@
 
 namespace nanovllm::python {
 
-inline std::vector<std::string_view> characters(std::string_view text) {
-  std::vector<std::string_view> out;
-  for (std::size_t i = 0; i < text.size(); i += out.back().size())
-    out.push_back(text.substr(i, utf8::decode(text, i).size));
-  return out;
-}
+/// The characters of a text, for a loop over them.
+class Characters {
+ public:
+  struct Iterator {
+    std::string_view rest;
+
+    std::string_view operator*() const { return rest.substr(0, utf8::decode(rest, 0).size); }
+    Iterator& operator++() {
+      rest.remove_prefix(utf8::decode(rest, 0).size);
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const { return rest.size() != other.rest.size(); }
+  };
+  explicit Characters(std::string_view text) : text_(text) {}
+  [[nodiscard]] Iterator begin() const { return {text_}; }
+  [[nodiscard]] Iterator end() const { return {}; }
+
+ private:
+  std::string_view text_;
+};
 
 inline std::size_t num_characters(std::string_view text) {
-  return utf8::is_ascii(text) ? text.size() : characters(text).size();
+  if (utf8::is_ascii(text)) return text.size();
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < text.size(); ++count) i += utf8::decode(text, i).size;
+  return count;
 }
 
 /// `text[begin:end]` in characters, and where in characters it begins.
 inline std::pair<std::string_view, std::size_t> part(std::string_view text, std::int64_t begin,
                                                      std::int64_t end) {
-  std::vector<std::size_t> starts{0};
-  for (const std::string_view c : characters(text)) starts.push_back(starts.back() + c.size());
-  const auto size = static_cast<std::int64_t>(starts.size()) - 1;
+  const auto size = static_cast<std::int64_t>(num_characters(text));
   const auto bound = [&](std::int64_t at) {
     return static_cast<std::size_t>(std::clamp<std::int64_t>(at < 0 ? at + size : at, 0, size));
   };
-  const std::size_t first = bound(begin), last = std::max(first, bound(end));
-  return {text.substr(starts[first], starts[last] - starts[first]), first};
+  const std::size_t first = bound(begin), count = std::max(first, bound(end)) - first;
+  if (static_cast<std::size_t>(size) == text.size()) return {text.substr(first, count), first};
+  const auto bytes = [](std::string_view of, std::size_t num) {
+    std::size_t at = 0;
+    for (; num > 0; --num) at += utf8::decode(of, at).size;
+    return at;
+  };
+  text.remove_prefix(bytes(text, first));
+  return {text.substr(0, bytes(text, count)), first};
 }
 
 /// `str.isspace` of a character.
@@ -68,45 +90,38 @@ inline std::string_view strip(std::string_view text, bool left, bool right,
   return text;
 }
 
-/// `str.split`, or `str.rsplit` if `from_right`: the parts between separators, between white space
-/// if there is none, and between all characters if it is empty. `most` cuts, or all if that is
-/// below 0.
-inline std::vector<std::string_view> split(std::string_view text,
-                                           std::optional<std::string_view> separator,
-                                           std::int64_t most = -1, bool from_right = false) {
-  std::vector<std::pair<std::size_t, std::size_t>> cuts;  // where separators begin and end
-  if (!separator) text = strip(text, !from_right, from_right);
-  std::size_t begin = 0;
-  if (!separator || separator->empty()) {
-    for (const std::string_view c : characters(text)) {
-      const bool goes = separator || is_space(utf8::decode(c, 0).code_point);
-      const bool joins = !separator && !cuts.empty() && cuts.back().second == begin;
-      if (goes && !joins) cuts.emplace_back(begin, begin);
-      begin += c.size();
-      if (goes && !separator) cuts.back().second = begin;
-    }
-    if (separator) cuts.emplace_back(begin, begin);
-  } else {
-    const auto next = [&](std::size_t first, std::size_t last) {
-      return from_right ? text.substr(0, last).rfind(*separator) : text.find(*separator, first);
-    };
-    for (std::size_t at = next(0, text.size()); at != text.npos; at = next(begin, at)) {
-      begin = at + separator->size();
-      cuts.emplace_back(at, begin);
-    }
-    if (from_right) std::reverse(cuts.begin(), cuts.end());
+/// Where white space is nearest to one end of `text`; npos if there is none.
+inline std::size_t find_space(std::string_view text, bool from_right) {
+  const auto is_at = [&](std::size_t i) { return is_space(utf8::decode(text, i).code_point); };
+  std::size_t i = from_right ? text.size() : 0;
+  while (from_right ? i > 0 : i < text.size()) {
+    if (from_right) i = utf8::previous(text, i);
+    if (is_at(i)) return i;
+    if (!from_right) i += utf8::decode(text, i).size;
   }
-  const auto extra = static_cast<std::int64_t>(cuts.size()) - most;
-  if (most >= 0 && extra > 0)
-    cuts.erase(from_right ? cuts.begin() : cuts.end() - extra,
-               from_right ? cuts.begin() + extra : cuts.end());
-  cuts.emplace_back(text.size(), text.size());
+  return text.npos;
+}
+
+/// `str.split`, or `str.rsplit` if `from_right`: the parts between separators, or between white
+/// space if the separator is empty. `most` cuts, or all if that is below 0.
+inline std::vector<std::string_view> split(std::string_view text, std::string_view separator,
+                                           std::int64_t most, bool from_right) {
+  const bool blank = separator.empty();
   std::vector<std::string_view> out;
-  begin = 0;
-  for (const auto& [end, after] : cuts) {
-    if (separator || begin < end) out.push_back(text.substr(begin, end - begin));
-    begin = after;
+  while (true) {
+    if (blank) text = strip(text, !from_right, from_right);
+    if (blank && text.empty()) break;
+    const std::size_t at = most-- == 0  ? text.npos
+                           : blank      ? find_space(text, from_right)
+                           : from_right ? text.rfind(separator)
+                                        : text.find(separator);
+    const bool last = at == text.npos;
+    const std::size_t size = last ? 0 : blank ? utf8::decode(text, at).size : separator.size();
+    out.push_back(last ? text : from_right ? text.substr(at + size) : text.substr(0, at));
+    if (last) break;
+    text = from_right ? text.substr(0, at) : text.substr(at + size);
   }
+  if (from_right) std::reverse(out.begin(), out.end());
   return out;
 }
 
@@ -166,7 +181,7 @@ inline int category(const utf8::Char& c) {
 }
 inline std::vector<int> categories(std::string_view text) {
   std::vector<int> out;
-  for (const std::string_view c : characters(text)) out.push_back(category(utf8::decode(c, 0)));
+  for (const std::string_view c : Characters(text)) out.push_back(category(utf8::decode(c, 0)));
   return out;
 }
 inline bool is_cased(int category) {

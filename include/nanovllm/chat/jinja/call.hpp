@@ -187,15 +187,15 @@ inline Value unsafe_method(Call& call) {
   if (object.is_dict()) {
     if (const Value* found = find(object.dict(), key, budget)) return *found;
   } else if (key.is_integer() && (object.is_indexable() || object.is_string())) {
-    const auto all =
-        object.is_string() ? characters(object.text()) : std::vector<std::string_view>();
-    budget.charge(all.size() / 32);
-    const std::size_t size = object.is_string() ? all.size() : object.list().size();
+    budget.charge(object.is_string() ? object.weight() : 0);
+    const std::size_t size =
+        object.is_string() ? num_characters(object.text()) : object.list().size();
     const std::int64_t index =
         key.integer() + (key.integer() < 0 ? static_cast<std::int64_t>(size) : 0);
     const auto at = static_cast<std::size_t>(index);
     if (index < 0 || at >= size) return Value();
-    return object.is_string() ? Value::of(all[at]) : object.list()[at];
+    if (object.is_indexable()) return object.list()[at];
+    return Value::of(part(object.text(), index, index + 1).first);
   }
   return key.is_string() ? attribute(object, key, find_methods(key.text()), budget) : Value();
 }
@@ -207,7 +207,7 @@ inline Value unsafe_method(Call& call) {
   if (value.kind() == Kind::generator) return std::move(value.list());
   if (value.is_list()) return value.list();
   if (value.is_string()) {
-    for (const std::string_view c : characters(value.text())) out.push_back(Value::of(c));
+    for (const std::string_view c : Characters(value.text())) out.push_back(Value::of(c));
   } else if (value.is_dict()) {
     for (const auto& [key, element] : value.dict()) out.push_back(key);
   } else {

@@ -66,7 +66,7 @@ inline Value indent_filter(Call& call) {
   const Value* width = call.next("width");
   const std::string by = indent_of(width ? *width : Value::of(4), "width");
   const bool first = call.flag("first"), blank = call.flag("blank");
-  const auto lines = split(call.subject(), "\n");
+  const auto lines = parts_of(call, "\n");
   std::string out;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out += '\n';
@@ -82,9 +82,7 @@ inline Value format_filter(Call& call) {
   return Value::of(percent_format(call.subject(), values, call.in));
 }
 
-inline Value wordcount_filter(Call& call) {
-  return Value::of(split(call.subject(), std::nullopt).size());
-}
+inline Value wordcount_filter(Call& call) { return Value::of(parts_of(call, "").size()); }
 inline Value string_filter(Call& call) { return call.subject(), call.self; }
 inline Value safe_filter(Call& call) { return Value::of(call.subject(), true); }
 inline Value escape_filter(Call& call) {
@@ -169,7 +167,7 @@ inline Value member(Value value, const Value* path, Budget& budget,
   };
   if (path != nullptr && path->is_integer()) step(*path);
   if (path == nullptr || path->is_integer()) return value;
-  for (const std::string_view part : split(path->text(), ".")) {
+  for (const std::string_view part : split(path->text(), ".", -1, false)) {
     std::int64_t index = 0;
     const char* const end = part.data() + part.size();
     const auto result = std::from_chars(part.data(), end, index);

@@ -27,6 +27,15 @@ Value strip_method(Call& call) {
   return call.alike(std::string(strip(call.subject(), kLeft, kRight, goes)));
 }
 
+/// The parts of the subject, and no more than the budget has steps.
+inline std::vector<std::string_view> parts_of(Call& call, std::string_view separator,
+                                              std::int64_t most = -1, bool from_right = false) {
+  const std::int64_t bound = call.in.steps + 1;
+  auto out = split(call.subject(), separator, most < 0 ? bound : std::min(most, bound), from_right);
+  call.in.charge(out.size());
+  return out;
+}
+
 /// split and rsplit.
 template <bool kFromRight>
 Value split_method(Call& call) {
@@ -34,10 +43,9 @@ Value split_method(Call& call) {
   require(separator == nullptr || separator->is_string(), "split takes a str or None, got ",
           separator ? separator->type_name() : "");
   require(separator == nullptr || separator->truth(), "split takes no empty separator");
-  const auto mark = separator ? std::optional<std::string_view>(separator->text()) : std::nullopt;
+  const std::string_view mark = separator ? separator->text() : std::string_view();
   List out;
-  for (const std::string_view part :
-       split(call.subject(), mark, call.integer("maxsplit", -1), kFromRight))
+  for (const auto part : parts_of(call, mark, call.integer("maxsplit", -1), kFromRight))
     out.push_back(Value::of(part));
   return Value::of(std::move(out));
 }
@@ -61,15 +69,21 @@ inline Value splitlines_method(Call& call) {
   return Value::of(std::move(out));
 }
 
+/// `str.replace`; an empty text is between all characters, and at both ends.
 inline std::string replaced(Call& call, std::string_view from, std::string_view to,
                             std::int64_t count) {
-  std::string out;
-  const char* separator = nullptr;
-  for (const std::string_view part : split(call.subject(), from, count)) {
-    if (separator != nullptr) append_text(out, to, call.in);
-    append_text(out, part, call.in);
-    call.in.charge(1);
-    separator = "";
+  std::vector<std::string_view> parts(1);
+  if (!from.empty()) {
+    parts = parts_of(call, from, count);
+  } else {
+    call.in.charge(call.subject().size());
+    for (const std::string_view c : Characters(call.subject())) parts.push_back(c);
+    parts.emplace_back();
+  }
+  std::string out(parts[0]);
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    if (count < 0 || i <= static_cast<std::size_t>(count)) append_text(out, to, call.in);
+    append_text(out, parts[i], call.in);
   }
   return out;
 }
@@ -122,7 +136,12 @@ Value remove_affix_method(Call& call) {
 
 inline Value count_method(Call& call) {
   const std::string& what = call.text("sub");
-  return Value::of(split(part_of(call).first, what).size() - 1);
+  const std::string_view text = part_of(call).first;
+  if (what.empty()) return Value::of(num_characters(text) + 1);
+  std::size_t count = 0;
+  for (std::size_t at = text.find(what); at != text.npos; at = text.find(what, at + what.size()))
+    ++count;
+  return Value::of(count);
 }
 
 inline Value join_values(const List& values, std::string_view separator, Budget& budget) {
@@ -154,7 +173,7 @@ template <bool kMethod>
 Value title_method(Call& call) {
   std::string out;
   bool begins = true;
-  for (const std::string_view bytes : characters(call.subject())) {
+  for (const std::string_view bytes : Characters(call.subject())) {
     append_case(out, bytes, !begins ? Case::lower : kMethod ? Case::title : Case::upper);
     const utf8::Char c = utf8::decode(bytes, 0);
     const bool opens = c.size == 1 && std::string_view("-({[<").find(bytes) != bytes.npos;

@@ -85,7 +85,7 @@ class Writer {
       out_ += "\\u";
       nanovllm::detail::append_hex(out_, static_cast<std::uint32_t>(unit), 4);
     };
-    for (const std::string_view c : characters(plain)) {
+    for (const std::string_view c : Characters(plain)) {
       const char32_t code = utf8::decode(c, 0).code_point;
       if (code < 0x7f) {
         out_ += static_cast<char>(code);
