@@ -187,6 +187,13 @@ a {#- comment -#} b {# other #} c {##} d
 {{ '{} {}'.format(1) }}
 {{ '%s %s' % ('a', 1) }} {{ '%d%%' % 5 }} {{ '%.2f|%5s|%-5s|%05d|%x' % (pi, 'a', 'b', 42, 255) }} {{ '%r' % 'a' }} {{ '%s' % [1] }} {{ '%(a)s' % {'a': 1} }}
 {{ '%s' % (1, 2) }}
+{{ '%d %i %d' % (1e20, -2.5e30, -0.5) }}
+{{ '%d' % (1e308 * 10) }}
+{{ 1e30 | int }} {{ -1e19 | int }} {{ '123456789012345678901' | int }} {{ '1e20' | int }} {{ big | int }}
+{% filter upper(1)(2) %}x{% endfilter %}
+{{ (n | string).foo }}|{{ n | string.foo }}
+{{ n | string().foo }}
+{% set x | upper is string %}a{% endset %}
 {{ '%d' % 'a' }}
 {{ 'a'.nosuch() }}
 {{ list | first | string | length + 1 }} {{ (list | length) - 1 }} {{ 'a' | upper ~ 'b' | upper }} {{ -list[0] | abs }} {{ not list | length > 2 }} {{ 1 if list is defined and list else 2 }}

@@ -96,45 +96,12 @@ class ExpressionParser : protected Reader {
     return node;
   }
 
-  void arguments(Node* node) {
-    expect("(");
-    while (!skip(")")) {
-      if (at("*") || at("**")) {
-        std::string name(take().text);
-        node->named.emplace_back(std::move(name), expression());
-      } else if (now().type == Token::Type::name && ahead().text == "=") {
-        std::string name = take_name();
-        take();
-        node->named.emplace_back(std::move(name), expression());
-      } else {
-        if (!node->named.empty()) refuse("a named argument");
-        node->inputs.push_back(expression());
-      }
-      if (!at(")")) expect(",");
-    }
-  }
-
-  /// Filters, tests and calls behind `node`; a block has filters alone. With `inline_first` the
-  /// first has no bar.
-  Node* filters(Node* node, bool inline_first) {
-    const bool block = node->type == Type::block;
-    while (true) {
-      const std::size_t offset = now().begin;
-      if (inline_first || at("|")) {
-        if (!inline_first) take();
-        inline_first = false;
-        node = make_valued(Type::filter, offset, dotted_name(), {node});
-        node->native = find_native(Natives::filter, node->value.text());
-        if (at("(")) arguments(node);
-      } else if (!block && skip("is")) {
-        node = test(node, offset);
-      } else if (!block && at("(")) {
-        node = make(Type::call, offset, {node});
-        arguments(node);
-      } else {
-        return node;
-      }
-    }
+  /// The filter whose name comes next.
+  Node* filter(Node* node, std::size_t offset) {
+    node = make_valued(Type::filter, offset, dotted_name(), {node});
+    node->native = find_native(Natives::filter, node->value.text());
+    if (at("(")) arguments(node);
+    return node;
   }
 
   Tree& tree_;
@@ -219,8 +186,7 @@ class ExpressionParser : protected Reader {
     } else {
       node = primary();
     }
-    node = postfix(node);
-    return with_filters ? filters(node, false) : node;
+    return postfix(node, with_filters);
   }
 
   Node* primary() {
@@ -287,24 +253,48 @@ class ExpressionParser : protected Reader {
     return constant(take().begin, is_real ? Value::of(real) : Value::of(integer));
   }
 
-  Node* postfix(Node* node) {
+  /// Members, calls, filters and tests behind `node`. Filters and tests have no members.
+  Node* postfix(Node* node, bool with_filters) {
+    bool filtered = false;
     while (true) {
       const std::size_t offset = now().begin;
-      if (skip(".")) {
-        if (now().text.find_first_not_of("0123456789") == std::string_view::npos) {
-          node = make(Type::item, offset, {node, number()});
-          continue;
-        }
-        node = make_valued(Type::attribute, offset, Value::of(take_name()), {node});
-        node->methods = find_methods(node->value.text());
-      } else if (skip("[")) {
+      if (!filtered && skip(".")) {
+        node = member(node, offset);
+      } else if (!filtered && skip("[")) {
         node = subscript(node, offset);
       } else if (at("(")) {
         node = make(Type::call, offset, {node});
         arguments(node);
+      } else if (with_filters && (at("|") || at("is"))) {
+        filtered = true;
+        node = take().text == "|" ? filter(node, offset) : test(node, offset);
       } else {
         return node;
       }
+    }
+  }
+
+  Node* member(Node* node, std::size_t offset) {
+    if (now().text.find_first_not_of("0123456789") == std::string_view::npos)
+      return make(Type::item, offset, {node, number()});
+    node = make_valued(Type::attribute, offset, Value::of(take_name()), {node});
+    node->methods = find_methods(node->value.text());
+    return node;
+  }
+
+  void arguments(Node* node) {
+    take();
+    while (!skip(")")) {
+      const bool named = now().type == Token::Type::name && ahead().text == "=";
+      if (named || at("*") || at("**")) {
+        std::string name(take().text);
+        if (named) take();
+        node->named.emplace_back(std::move(name), expression());
+      } else {
+        if (!node->named.empty()) refuse("a named argument");
+        node->inputs.push_back(expression());
+      }
+      if (!at(")")) expect(",");
     }
   }
 
@@ -343,7 +333,7 @@ class ExpressionParser : protected Reader {
       arguments(node);
     } else if (operand && !at("else") && !at("or") && !at("and")) {
       if (at("is")) refuse("one test; further ones need 'and'");
-      node->inputs.push_back(postfix(primary()));
+      node->inputs.push_back(postfix(primary(), false));
     }
     return negated ? make(Type::logical_not, offset, {node}) : node;
   }

@@ -119,10 +119,13 @@ inline Value int_filter(Call& call) {
     const auto result =
         std::from_chars(text.data() + (text.starts_with('+') ? 1 : 0), end, out, base);
     if (result.ec == std::errc() && result.ptr == end) return Value::of(out);
+    if (base == 10 && result.ec == std::errc::result_out_of_range && result.ptr == end)
+      return Value::big_integer(text);
     if (text.find_first_not_of("0123456789+-.eE_") == text.npos)
       real = to_real(text).value_or(real);
   }
   if (std::fabs(real) < 9.2e18) return Value::of(static_cast<std::int64_t>(real));
+  if (std::isfinite(real)) return Value::big_integer(to_fixed(real, 0));
   return otherwise ? *otherwise : Value::of(0);
 }
 

@@ -86,33 +86,33 @@ inline Value namespace_function(Call& call) {
   return Value::view(space);
 }
 
-/// `next` and `reset` of a cycler. Their object, which templates do not see, has the values, the
-/// position and the dict that they see, where `current` is.
+/// `next` and `reset` of a cycler, a dict that also has its values, its position, both without a
+/// name, and `current`.
 template <bool kReset>
 Value cycler_turn(Call& call) {
-  Dict& state = call.self.dict();
-  const List& values = state[0].second.list();
-  const auto at = static_cast<std::size_t>(state[1].second.integer());
+  Dict& cycler = call.self.dict();
+  const List& values = cycler[0].second.list();
+  const auto at = static_cast<std::size_t>(cycler[1].second.integer());
   const std::size_t next = kReset ? 0 : (at + 1) % values.size();
-  state[1].second = Value::of(next);
-  set_item(state[2].second.dict(), state[2].first, values[next], call.in);
+  cycler[1].second = Value::of(next);
+  cycler[2].second = values[next];
   return kReset ? Value::none() : values[at];
 }
 
 inline Value cycler_function(Call& call) {
   require(!call.positional.empty(), "cycler needs a value");
-  const auto name = [](std::string_view text) { return Value::of(text); };
-  Dict& seen = call.in.spaces.emplace_back();
-  Dict& state = call.in.spaces.emplace_back();
-  state = {{Value(), Value::of(call.positional)},
-           {Value(), Value::of(0)},
-           {name("current"), Value::view(seen, Kind::dict)}};
-  const Value self = Value::view(state);
-  seen = {{name("current"), call.positional[0]},
-          {name("next"), Value::of(Function{.native = cycler_turn<false>, .self = self})},
-          {name("reset"), Value::of(Function{.native = cycler_turn<true>, .self = self})}};
+  Dict& cycler = call.in.spaces.emplace_back();
+  const Value self = Value::view(cycler, Kind::dict);
+  const auto add = [&](std::string_view name, Value value) {
+    cycler.emplace_back(name.empty() ? Value() : Value::of(name), std::move(value));
+  };
+  add("", Value::of(call.positional));
+  add("", Value::of(0));
+  add("current", call.positional[0]);
+  add("next", Value::of(Function{.native = cycler_turn<false>, .self = self}));
+  add("reset", Value::of(Function{.native = cycler_turn<true>, .self = self}));
   call.take_all();
-  return Value::view(seen, Kind::dict);
+  return self;
 }
 
 /// Nothing at the first call, then the separator.

@@ -80,9 +80,11 @@ struct Field {
     }
     require(value.is_number(), "'%", letter, "' needs a number, got '", value.type_name(), "'");
     if (letter == 'f') return to_fixed(value.real(), precision.value_or(6));
-    if (letter == 'd' || letter == 'i')
-      return std::to_string(value.is_integer() ? value.integer()
-                                               : static_cast<std::int64_t>(value.real()));
+    if ((letter == 'd' || letter == 'i') && !value.is_integer()) {
+      require(std::isfinite(value.real()), "'%", letter, "' needs a finite number");
+      return to_fixed(std::trunc(value.real()) + 0.0, 0);  // not -0
+    }
+    if (letter == 'd' || letter == 'i') return std::to_string(value.integer());
     require(letter == 'x' && value.is_integer() && value.integer() >= 0,
             "expected %s, %r, %d, %i, %x, %f or %%, got %", letter);
     char buffer[24];

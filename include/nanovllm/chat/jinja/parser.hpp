@@ -79,10 +79,8 @@ class Parser : private ExpressionParser {
     }
     if (skip("call")) return call_block(offset);
     if (skip("filter")) {
-      Node* block = make(Type::block, offset);
-      Node* node = make(Type::output, offset, {filters(block, true)});
-      block->body = body_until("endfilter");
-      return node;
+      return make(Type::output, offset,
+                  {block(filter(make(Type::block, offset), now().begin), "endfilter")});
     }
     if (skip("with")) return with(offset);
     if (skip("generation")) {
@@ -95,6 +93,19 @@ class Parser : private ExpressionParser {
       return make(take().text == "break" ? Type::leave_loop : Type::next_turn, offset);
     }
     refuse("if, for, set, macro, call, filter, with, generation, break or continue");
+  }
+
+  /// What a block prints, through the filters that come next, of which `node` is the first one's
+  /// input.
+  Node* block(Node* node, std::string_view end) {
+    while (at("|")) {
+      const std::size_t offset = take().begin;
+      node = filter(node, offset);
+    }
+    Node* block = node;
+    while (block->type != Type::block) block = block->inputs[0];
+    block->body = body_until(end);
+    return node;
   }
 
   Node* branch(std::size_t offset) {
@@ -151,10 +162,7 @@ class Parser : private ExpressionParser {
   Node* set(std::size_t offset) {
     Node* left = target();
     if (skip("=")) return make(Type::set, offset, {left, tuple()});
-    Node* block = make(Type::block, offset);
-    Node* node = make(Type::set, offset, {left, filters(block, false)});
-    block->body = body_until("endset");
-    return node;
+    return make(Type::set, offset, {left, block(make(Type::block, offset), "endset")});
   }
 
   Node* with(std::size_t offset) {

@@ -83,6 +83,9 @@ class Value {
     return Value(std::same_as<T, bool> ? Kind::boolean : Kind::integer,
                  static_cast<std::int64_t>(value));
   }
+  static Value big_integer(std::string digits) {
+    return Value(Kind::big_integer, std::make_shared<std::string>(std::move(digits)));
+  }
   static Value of(double value) { return Value(value); }
   /// @param safe  of type Markup
   static Value of(std::string text, bool safe = false) {
@@ -194,9 +197,6 @@ inline Value Value::of(Function function) {
 }
 
 inline Value Value::from_json(const Json& json) {
-  const auto big = [](std::string digits) {
-    return Value(Kind::big_integer, std::make_shared<std::string>(std::move(digits)));
-  };
   switch (json.kind()) {
     case Json::Kind::null: return none();
     case Json::Kind::boolean: return of(json.boolean());
@@ -204,9 +204,9 @@ inline Value Value::from_json(const Json& json) {
     case Json::Kind::integer: return of(json.get<std::int64_t>());
     case Json::Kind::unsigned_integer: {
       const auto value = json.get<std::uint64_t>();
-      return value <= INT64_MAX ? of(value) : big(std::to_string(value));
+      return value <= INT64_MAX ? of(value) : big_integer(std::to_string(value));
     }
-    case Json::Kind::big_integer: return big(json.digits());
+    case Json::Kind::big_integer: return big_integer(json.digits());
     case Json::Kind::string: return of(json.string());
     case Json::Kind::array: {
       List items;
