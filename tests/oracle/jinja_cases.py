@@ -189,6 +189,13 @@ a {#- comment -#} b {# other #} c {##} d
 {{ '%s' % (1, 2) }}
 {{ '%d %i %d' % (1e20, -2.5e30, -0.5) }}
 {{ '%d' % (1e308 * 10) }}
+{{ [1, 'a', 0] | selectattr(none, 'string') | list }} {{ [1, 'a', 0] | rejectattr(none) | list }} {{ [1] | sort(attribute=none) }}
+{{ [1] | selectattr | list }}
+{{ '%(a)s-%(b)d' | format(a=1, b=2) }} {{ 'x' | format(a=1) }} {{ [0, 1] | select(a=1) | list }}
+{{ '%s' | format(1, a=2) }}
+{{ [{}, {}] | max(attribute='a') }}
+{{ "it's 2.5 a_b - é1" | wordcount }} {{ '' | wordcount }} {{ big | float }} {{ '½'.isalnum() }} {{ '½'.isdigit() }}
+{{ 1.5 is odd }}{{ 1.5 is even }}{{ 3.0 is odd }}{{ -4 is even }}{{ true is odd }}{{ -3 is odd }}
 {{ 1e30 | int }} {{ -1e19 | int }} {{ '123456789012345678901' | int }} {{ '1e20' | int }} {{ big | int }}
 {% filter upper(1)(2) %}x{% endfilter %}
 {{ (n | string).foo }}|{{ n | string.foo }}

@@ -191,8 +191,9 @@ inline bool is_letter(int category) {
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
 inline bool is_decimal(int category) { return category == UTF8PROC_CATEGORY_ND; }
-inline bool is_letter_or_decimal(int category) {
-  return is_letter(category) || is_decimal(category);
+inline bool is_letter_or_number(int category) {
+  return is_letter(category) ||
+         (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
 }
 
 /// `str.isprintable` of a character, in utf8proc's version of Unicode.

@@ -77,12 +77,14 @@ inline Value indent_filter(Call& call) {
 }
 
 inline Value format_filter(Call& call) {
-  const Value values = Value::of(call.positional, Kind::tuple);
+  require(call.positional.empty() || call.named.empty(), "format takes values or names, not both");
+  Dict names;
+  for (const auto& [name, value] : call.named) names.emplace_back(Value::of(name), value);
+  const Value values = names.empty() ? Value::of(call.positional, Kind::tuple) : Value::of(names);
   call.take_all();
   return Value::of(percent_format(call.subject(), values, call.in));
 }
 
-inline Value wordcount_filter(Call& call) { return Value::of(parts_of(call, "").size()); }
 inline Value string_filter(Call& call) { return call.subject(), call.self; }
 inline Value safe_filter(Call& call) { return Value::of(call.subject(), true); }
 inline Value escape_filter(Call& call) {
@@ -133,11 +135,10 @@ inline Value float_filter(Call& call) {
   const Value* otherwise = call.next("default");
   require(!call.self.is_undefined(), "float cannot take an undefined value");
   if (call.self.is_number()) return Value::of(call.self.real());
-  if (call.self.is_string()) {
-    if (const auto value = to_real(std::string(strip(call.self.text(), true, true))))
-      return Value::of(*value);
-  }
-  return otherwise ? *otherwise : Value::of(0.0);
+  const bool digits = call.self.is_string() || call.self.kind() == Kind::big_integer;
+  const auto value =
+      digits ? to_real(std::string(strip(call.self.text(), true, true))) : std::nullopt;
+  return value ? Value::of(*value) : otherwise ? *otherwise : Value::of(0.0);
 }
 
 inline Value round_filter(Call& call) {
@@ -288,8 +289,6 @@ inline Value join_filter(Call& call) {
   return join_values(items, separator ? str(*separator, call.in) : "", call.in);
 }
 
-// Elements.
-
 inline Value length_filter(Call& call) {
   const Value& of = call.self;
   if (of.is_string()) return Value::of(num_characters(of.text()));
@@ -385,12 +384,13 @@ inline Value map_filter(Call& call) {
 /// select and reject; with `kAttribute` a member is tested.
 template <bool kWanted, bool kAttribute>
 Value select_filter(Call& call) {
+  require(!kAttribute || !call.positional.empty(), "expected an argument 'attribute'");
   const Value* path = kAttribute ? call.path() : nullptr;
-  require(!kAttribute || path != nullptr, "expected an argument 'attribute'");
   const List items = elements_if_any(call);
   List results;
   for (const Value& item : items) results.push_back(member(item, path, call.in));
   if (call.num_taken < call.positional.size()) apply_named(call, Natives::test, results);
+  call.take_all();  // without a test the others count for nothing
   List out;
   for (std::size_t i = 0; i < items.size(); ++i)
     if (results[i].truth() == kWanted) out.push_back(items[i]);

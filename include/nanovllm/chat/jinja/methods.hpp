@@ -201,6 +201,18 @@ Value is_case_method(Call& call) {
       std::none_of(all.begin(), all.end(), [](int c) { return is_cased(c) && c != kCategory; }));
 }
 
+/// The runs of letters, digits and '_'.
+inline Value wordcount_filter(Call& call) {
+  std::size_t count = 0;
+  bool in_word = false;
+  for (const std::string_view c : Characters(call.subject())) {
+    const bool is_in = c == "_" || is_letter_or_number(category(utf8::decode(c, 0)));
+    if (is_in && !in_word) ++count;
+    in_word = is_in;
+  }
+  return Value::of(count);
+}
+
 /// Appends what `name.member[key]!r:<8.3f` stands for between the braces of a format. `next` counts
 /// the arguments without a name.
 inline void append_replacement(std::string& out, std::string_view field, Call& call,

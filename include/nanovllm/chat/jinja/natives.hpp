@@ -152,7 +152,7 @@ inline Value divisible_test(Call& call) {
 
 template <bool kOdd>
 Value parity_test(Call& call) {
-  return Value::of(binary(Op::modulo, call.self, Value::of(2), call.in).truth() == kOdd);
+  return Value::of(binary(Op::modulo, call.self, Value::of(2), call.in).real() == (kOdd ? 1 : 0));
 }
 
 inline Value escaped_test(Call& call) { return Value::of(call.self.is_safe()); }
@@ -208,7 +208,7 @@ inline constexpr Entry kTests[] = {
 inline constexpr Entry kStringMethods[] = {
     {"capitalize", capitalize_method}, {"count", count_method}, {"endswith", affix_method<true>},
     {"find", find_method<false, false>}, {"format", format_method},
-    {"index", find_method<false, true>}, {"isalnum", all_method<is_letter_or_decimal>},
+    {"index", find_method<false, true>}, {"isalnum", all_method<is_letter_or_number>},
     {"isalpha", all_method<is_letter>}, {"isdigit", all_method<is_decimal>},
     {"islower", is_case_method<UTF8PROC_CATEGORY_LL>}, {"isspace", isspace_method},
     {"isupper", is_case_method<UTF8PROC_CATEGORY_LU>}, {"join", join_method},
