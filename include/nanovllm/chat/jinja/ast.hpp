@@ -13,7 +13,7 @@
 
 namespace nanovllm::jinja {
 
-/// Operators of two operands, in the order of `Type::binary` and `Type::comparison`.
+/// Operators of `Type::binary`, then those of `Type::comparison`.
 enum class Op : std::uint8_t {
   none,
   add,

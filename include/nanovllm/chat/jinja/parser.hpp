@@ -58,8 +58,8 @@ class Parser : private ExpressionParser {
     take();
     return out;
   }
-  /// The same up to {% else %}, and what follows.
-  void body_and_else(Node* node, std::string_view word) {
+  /// What may follow the body of a branch or loop: {% else %} with another; and the end.
+  void read_otherwise(Node* node, std::string_view word) {
     if (skip("else"))
       node->otherwise = body_until(word);
     else
@@ -117,7 +117,7 @@ class Parser : private ExpressionParser {
       const Level level = deeper();
       node->otherwise = {branch(next)};
     } else {
-      body_and_else(node, "endif");
+      read_otherwise(node, "endif");
     }
     return node;
   }
@@ -132,7 +132,7 @@ class Parser : private ExpressionParser {
     ++loops_;
     node->body = body({"else", "endfor"});
     --loops_;
-    body_and_else(node, "endfor");
+    read_otherwise(node, "endfor");
     return node;
   }
 
