@@ -157,10 +157,11 @@ class Engine : public Conversations<Engine<Model, Policy>>, public Pooling<Engin
   /// copies has what came between them.
   [[nodiscard]] Latencies latencies() const { return inbox_.latencies(); }
 
-  /// The tokens of `prompt`, as `submit` takes them; a text of more than fit is refused. Throws
-  /// RequestError where it has none for want of a tokeniser or of a chat template.
-  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const {
-    return frontend_->encode(prompt);
+  /// The tokens of `prompt`, as `submit` takes them. Throws RequestError if they are more than fit,
+  /// or want a tokeniser or a chat template; and Cancelled soon after a request to stop.
+  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt,
+                                            const std::stop_token& stop = {}) const {
+    return frontend_->encode(prompt, true, stop);
   }
 
   /// The tokeniser and the chat template of the checkpoint, as far as it has them.

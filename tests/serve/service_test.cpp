@@ -1,6 +1,7 @@
 #include "nanovllm/serve/service.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -353,6 +354,45 @@ TEST_CASE("what takes long is told from what does not, and can be stopped", "[se
   REQUIRE(exchange != nullptr);
   CHECK(exchange->head()->status == 400);
   CHECK(service.num_unfinished() == 1);
+}
+
+TEST_CASE("long texts are given up when the service is told to stop", "[serve]") {
+  ScriptedEngine engine;
+  OpenAiService service(engine, {});
+  std::string text;
+  while (text.size() < std::size_t{4} << 20) text += "Once upon a time there was a fox. ";
+  const std::string messages = R"("messages": [{"role": "user", "content": ")" + text + "\"}]";
+  const std::string prompt = R"("prompt": ")" + text + '"';
+  const std::string truncated = R"("truncate_prompt_tokens": 8, )";
+  const std::string input = R"("input": ")" + text + '"';
+  for (const auto& [target, fields] : {std::pair<std::string, std::string>{"/tokenize", prompt},
+                                       {"/tokenize", messages},
+                                       {"/v1/completions", truncated + prompt},
+                                       {"/v1/chat/completions", truncated + messages},
+                                       {"/v1/embeddings", truncated + input}}) {
+    INFO(target);
+    const HttpRequest request{"POST", target, "{" + fields + "}"};
+    const auto begin = std::chrono::steady_clock::now();
+    const auto answered = service.handle(request);
+    const auto whole = std::chrono::steady_clock::now() - begin;
+    answered->cancel();
+    std::shared_ptr<Exchange> exchange;
+    for (int attempt = 0; attempt < 20; ++attempt) {  // on busy cores the stop may come too late
+      std::stop_source stop;
+      const std::jthread stopper([&] {
+        std::this_thread::sleep_for(whole / 4);
+        stop.request_stop();
+      });
+      exchange = service.handle(request, stop.get_token());
+      if (exchange->head() != nullptr && exchange->head()->status == 503) break;
+      exchange->cancel();
+    }
+    REQUIRE(exchange->head() != nullptr);
+    REQUIRE(exchange->head()->status == 503);
+    CHECK(exchange->head()->headers.at(0).first == "Retry-After");
+    engine.step();
+    CHECK(service.num_unfinished() == 0);
+  }
 }
 
 TEST_CASE("requests that are being prepared fill the queue and are shown", "[serve]") {

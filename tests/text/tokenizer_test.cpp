@@ -4,8 +4,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <stop_token>
 #include <thread>
 
 #include "catch.hpp"
@@ -462,7 +465,7 @@ std::string encode_error(const nv::Tokenizer& tokenizer, std::string_view text,
 }
 
 /// Resident memory of this process.
-std::size_t resident_bytes() {
+[[maybe_unused]] std::size_t resident_bytes() {
   std::ifstream statm("/proc/self/statm");
   std::size_t total = 0, resident = 0;
   statm >> total >> resident;
@@ -495,7 +498,7 @@ TEST_CASE("defect 4: texts refused for their length cost no memory and leave non
 
   const std::string texts[] = {repeated("a", kBytes), repeated("the cat, the dog\n", kBytes),
                                repeated("\xFF\xC3", kBytes), repeated("e\u0301 ", kBytes)};
-  const std::size_t before = resident_bytes();
+  [[maybe_unused]] const std::size_t before = resident_bytes();
   for (const nv::Tokenizer& tokenizer : {bounded, unbounded}) {
     for (const std::string& text : texts) {
       const auto start = std::chrono::steady_clock::now();
@@ -515,6 +518,66 @@ TEST_CASE("defect 4: texts refused for their length cost no memory and leave non
   CHECK(bounded.encode(texts[0]).size() == texts[0].size());
   CHECK(bounded.encode(texts[3]).size() > kBytes / 2);
   CHECK(bounded.idle_scratch_bytes() <= nv::Tokenizer::kMaxIdleScratch);
+}
+
+namespace {
+
+/// Processor time of this thread.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// The processor time of an encoding that is stopped after `delay` seconds. On busy cores the stop
+/// may come too late, but not each time.
+double seconds_until_stopped(const nv::Tokenizer& tokenizer, const std::string& text,
+                             double delay) {
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    std::stop_source stop;
+    const std::jthread stopper([&] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(delay));
+      stop.request_stop();
+    });
+    const double begin = thread_seconds();
+    try {
+      (void)tokenizer.encode(text, std::size_t(-1), stop.get_token());
+    } catch (const nv::Cancelled&) {
+      return thread_seconds() - begin;
+    }
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
+TEST_CASE("An encoding that is stopped ends soon, and the tokenizer works on", "[tokenizer]") {
+  if (skip_one_thread()) return;
+  TokenizerBuilder builder(Merges{{"t", "h"}, {"th", "e"}, {"\u0120", "the"}, {"a", "b"}});
+  builder.added("<|x|>");
+  builder.added("<|y|>", {"single_word"});
+  const nv::Tokenizer tokenizer = nv::Tokenizer::from_json(builder.file.dump());
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  constexpr auto kAll = std::size_t(-1);
+  std::stop_source stopped;
+  stopped.request_stop();
+  CHECK_THROWS_AS(tokenizer.encode("the cat", kAll, stopped.get_token()), nv::Cancelled);
+  CHECK_THROWS_AS(tokenizer.encode_with_template("the", kAll, stopped.get_token()), nv::Cancelled);
+  const std::stop_source never;
+  for (const char* const part : {"the cat, the dog\n", "ab", "<|x|>", "<|y|>a", "<|", "e\u0301",
+                                 "e\u0323\u0301 ", "\u1112\u1161", "\xFF\xC3 x"}) {
+    CAPTURE(part);
+    const std::string text = repeated(part, kBytes);
+    const double begin = thread_seconds();
+    const Ids whole = tokenizer.encode(text);
+    const double seconds = thread_seconds() - begin;
+    CHECK(tokenizer.encode(text, kAll, never.get_token()) == whole);
+
+    const double stopped_seconds = seconds_until_stopped(tokenizer, text, 0.1 * seconds);
+    CHECK(stopped_seconds < 0.7 * seconds);
+    CHECK(tokenizer.idle_scratch_bytes() <= nv::Tokenizer::kMaxIdleScratch);
+    CHECK(tokenizer.encode(text) == whole);
+  }
 }
 
 TEST_CASE("A limit is met exactly", "[tokenizer]") {

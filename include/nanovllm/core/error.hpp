@@ -69,6 +69,11 @@ struct ContextLengthError : RequestError {
   std::int64_t max_tokens;  ///< that a prompt may have
 };
 
+/// Work was given up because its caller requested a stop, see text/check_stop.hpp.
+struct Cancelled : Error {
+  using Error::Error;
+};
+
 /// Memory has run out: a std::bad_alloc that says how many bytes were asked for. While an engine is
 /// made it becomes a ConfigError that names the settings.
 class OutOfMemory : public std::bad_alloc {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,10 +38,11 @@ namespace nanovllm::serve {
 
 /// The tokens of a prompt, its last `num_kept` if that is set. Those that the tokeniser adds to a
 /// text are among them. Throws ApiError (400) that names `field`; if there are too many, with the
-/// code context_length_exceeded and both numbers.
+/// code context_length_exceeded and both numbers. Throws Cancelled soon after a request to stop.
 [[nodiscard]] std::vector<TokenId> prompt_tokens(const AnyEngine& engine, const Prompt& prompt,
                                                  std::string_view field,
-                                                 std::optional<std::size_t> num_kept = {});
+                                                 std::optional<std::size_t> num_kept,
+                                                 const std::stop_token& stop);
 
 /// Throws ApiError (400), context_length_exceeded, if `max_tokens` do not fit after the prompt.
 void check_max_tokens(const AnyEngine& engine, std::size_t num_prompt_tokens,
@@ -98,13 +100,14 @@ namespace detail {
 /// much too long is refused before its end: the count is exact only for texts that are a little too
 /// long.
 NANOVLLM_INLINE std::vector<TokenId> encode_text(const AnyEngine& engine, const std::string& text,
-                                                 std::string_view field, bool is_truncated) {
+                                                 std::string_view field, bool is_truncated,
+                                                 const std::stop_token& stop) {
   const Tokenizer& tokenizer = *engine.text().tokenizer;
-  if (is_truncated) return tokenizer.encode(text);
+  if (is_truncated) return tokenizer.encode(text, std::size_t(-1), stop);
   const auto most = static_cast<std::size_t>(engine.max_total_tokens() - 1);
   const std::size_t counted = 2 * most + 1024;
   try {
-    return tokenizer.encode(text, counted);
+    return tokenizer.encode(text, counted, stop);
   } catch (const ContextLengthError& error) {
     refuse_prompt(engine.max_total_tokens(), error.num_tokens, false, field);
   }
@@ -152,7 +155,8 @@ NANOVLLM_INLINE std::optional<std::size_t> num_kept_tokens(
 
 NANOVLLM_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine, const Prompt& prompt,
                                                    std::string_view field,
-                                                   std::optional<std::size_t> num_kept) {
+                                                   std::optional<std::size_t> num_kept,
+                                                   const std::stop_token& stop) {
   const std::int64_t total = engine.max_total_tokens();
   std::vector<TokenId> tokens;
   SequenceTemplate added;
@@ -164,7 +168,7 @@ NANOVLLM_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine, cons
                      std::string(field));
     }
     tokens = detail::encode_text(engine, prompt_text(engine.text(), prompt, field), field,
-                                 num_kept.has_value());
+                                 num_kept.has_value(), stop);
     if (std::holds_alternative<std::string>(prompt))
       added = engine.text().tokenizer->sequence_template();
   }

@@ -5,6 +5,7 @@
 #include <stop_token>
 
 #include "nanovllm/serve/request/api_error.hpp"
+#include "nanovllm/text/check_stop.hpp"
 
 namespace nanovllm::serve {
 
@@ -18,10 +19,11 @@ struct Effort {
   bool is_short = false;
   std::stop_token stop{};  ///< gives long work up
 
-  /// Throws ApiError (503) if it is to be given up.
-  void check_stop() const {
-    if (stop.stop_requested())
-      throw ApiError(503, "the server gave the request up before it was started; try again later");
+  /// Throws Cancelled if it is to be given up. The service answers with `given_up()` then.
+  void check_stop() const { nanovllm::check_stop(stop); }
+
+  [[nodiscard]] static ApiError given_up() {
+    return {503, "the server gave the request up before it was started; try again later"};
   }
 };
 

@@ -149,7 +149,7 @@ struct OpenAiService::State {
     return start_scoring(engine, generation, config.score, true, call.request.body, call.effort);
   }
   ExchangePtr tokenize(const Call& call) {
-    return answer_tokenize(engine, generation, call.request.body);
+    return answer_tokenize(engine, generation, call.request.body, call.effort);
   }
   ExchangePtr detokenize(const Call& call) {
     return answer_detokenize(engine, generation, call.request.body);
@@ -257,6 +257,8 @@ NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::answer(const HttpReque
     return follow(*route, {request, path.substr(route->info.path.size()), effort});
   } catch (const RequestError& error) {
     return refuse(kind, ApiError::of(error));
+  } catch (const Cancelled&) {
+    return refuse(kind, Effort::given_up());
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {

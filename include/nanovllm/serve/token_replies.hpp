@@ -6,18 +6,20 @@
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/serve/effort.hpp"
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/reply/generation.hpp"
 
 namespace nanovllm::serve {
 
 // Each parses a body and answers it, on this thread. Throws RequestError for one that cannot be
-// answered.
+// answered, and Cancelled soon after a request to stop.
 
 /// The tokens of a text or of messages.
 [[nodiscard]] std::shared_ptr<Exchange> answer_tokenize(const AnyEngine& engine,
                                                         const Generation& generation,
-                                                        std::string_view body);
+                                                        std::string_view body,
+                                                        const Effort& effort);
 
 /// The text of tokens.
 [[nodiscard]] std::shared_ptr<Exchange> answer_detokenize(const AnyEngine& engine,
@@ -45,22 +47,28 @@ namespace nanovllm::serve {
 
 NANOVLLM_INLINE std::shared_ptr<Exchange> answer_tokenize(const AnyEngine& engine,
                                                           const Generation& generation,
-                                                          std::string_view body) {
+                                                          std::string_view body,
+                                                          const Effort& effort) {
   const auto request = TokenizeRequest::parse(parse_request_body(body));
   static_cast<void>(generation.model_name(request.model));
   const bool is_text = std::holds_alternative<std::string>(request.prompt);
   const std::string text =
       prompt_text(engine.text(), request.prompt, is_text ? "prompt" : "messages");
   const Tokenizer& tokenizer = tokenizer_of(engine);
-  const std::vector<TokenId> tokens =
-      is_text ? tokenizer.encode_with_template(text) : tokenizer.encode(text);
+  constexpr auto kAll = std::size_t(-1);
+  const std::vector<TokenId> tokens = is_text
+                                          ? tokenizer.encode_with_template(text, kAll, effort.stop)
+                                          : tokenizer.encode(text, kAll, effort.stop);
   Json reply = Json::object({{"count", tokens.size()},
                              {"max_model_len", engine.max_total_tokens()},
                              {"tokens", tokens},
                              {"token_strs", nullptr}});
   if (request.return_token_strs) {
     Json texts = Json::array();
-    for (const TokenId token : tokens) texts.push_back(token_text(tokenizer, token));
+    for (const TokenId token : tokens) {
+      effort.check_stop();
+      texts.push_back(token_text(tokenizer, token));
+    }
     reply["token_strs"] = std::move(texts);
   }
   return json_reply("tokenize", reply);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/sort.hpp"
 #include "nanovllm/core/utf8.hpp"
+#include "nanovllm/text/check_stop.hpp"
 #include "nanovllm/text/unicode.hpp"
 
 namespace nanovllm {
@@ -47,11 +49,14 @@ class AddedTokenMatcher {
   }
 
   /// Cuts `text`, valid UTF-8, at the tokens. Calls, from left to right, `found(id)` for each token
-  /// and `between(std::string_view)` for each non-empty stretch of other text.
+  /// and `between(std::string_view)` for each non-empty stretch of other text. Throws Cancelled if
+  /// a stop is requested meanwhile.
   template <class Found, class Between>
-  void split(std::string_view text, Found&& found, Between&& between) const {
+  void split(std::string_view text, Found&& found, Between&& between,
+             const std::stop_token& stop = {}) const {
     std::size_t done = 0;
     for (std::size_t pos = next_start(text, 0); pos < text.size(); pos = next_start(text, pos)) {
+      check_stop(stop);
       const AddedToken* token = longest_at(text, pos);
       if (token == nullptr) {
         ++pos;

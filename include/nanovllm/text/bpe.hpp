@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <stop_token>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/text/check_stop.hpp"
 
 namespace nanovllm {
 
@@ -104,27 +106,33 @@ class Bpe {
   Bpe(const std::array<TokenId, 256>& byte_tokens, MergeTable merges)
       : byte_tokens_(byte_tokens), merges_(std::move(merges)) {}
 
-  /// Appends the tokens of `piece` (below 4 GiB, any bytes) to `out`. O(n log n) time.
-  void encode(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>& out) const {
+  /// Appends the tokens of `piece` (below 4 GiB, any bytes) to `out`. O(n log n) time. Throws
+  /// Cancelled, within some milliseconds, if a stop is requested; nothing is appended then.
+  void encode(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>& out,
+              const std::stop_token& stop = {}) const {
     const std::size_t n = piece.size();
     if (n == 0) return;
     scratch.tokens.resize(n);
     scratch.merges.resize(n);
     for (std::size_t i = 0; i < n; ++i)
       scratch.tokens[i] = byte_tokens_[static_cast<unsigned char>(piece[i])];
-    for (std::size_t i = 0; i + 1 < n; ++i)
+    for (std::size_t i = 0; i + 1 < n; ++i) {
+      if (i % kUnchecked == kUnchecked - 1) check_stop(stop);  // not for short pieces
       scratch.merges[i] = merges_.find(scratch.tokens[i], scratch.tokens[i + 1]);
+    }
     scratch.merges[n - 1] = Merge();
     if (n <= kShort) {
       encode_short(scratch, out);
     } else {
-      encode_long(scratch, out);
+      encode_long(scratch, out, stop);
     }
   }
 
  private:
   /// Up to here a scan for the lowest merge beats a heap; anything from 16 to 128 would do.
   static constexpr std::size_t kShort = 32;
+  /// Bytes that are looked at without a look at the stop.
+  static constexpr std::size_t kUnchecked = 1 << 14;
 
   void encode_short(BpeScratch& s, std::vector<TokenId>& out) const {
     TokenId* tokens = s.tokens.data();
@@ -145,17 +153,19 @@ class Bpe {
 
   /// A heap of (rank, position). An entry is stale when the merge at its position has another rank
   /// by now; equal rank means the same pair, since a pair has one rank.
-  void encode_long(BpeScratch& s, std::vector<TokenId>& out) const {
+  void encode_long(BpeScratch& s, std::vector<TokenId>& out, const std::stop_token& stop) const {
     const auto n = static_cast<std::uint32_t>(s.tokens.size());
     s.next.resize(n);
     s.previous.resize(n);
     s.heap.clear();
     const auto entry = [&](std::uint32_t i) { return std::uint64_t{s.merges[i].rank()} << 32 | i; };
     for (std::uint32_t i = 0; i < n; ++i) {
+      if (i % kUnchecked == 0) check_stop(stop);
       s.next[i] = i + 1;
       s.previous[i] = i - 1;  // wraps to kNone at the start
       if (s.merges[i]) s.heap.push_back(entry(i));
     }
+    check_stop(stop);
     std::make_heap(s.heap.begin(), s.heap.end(), std::greater<>());
     const auto set_merge = [&](std::uint32_t i) {
       const std::uint32_t right = s.next[i];
@@ -165,6 +175,7 @@ class Bpe {
       std::push_heap(s.heap.begin(), s.heap.end(), std::greater<>());
     };
     while (!s.heap.empty()) {
+      check_stop(stop);
       std::pop_heap(s.heap.begin(), s.heap.end(), std::greater<>());
       const std::uint64_t top = s.heap.back();
       s.heap.pop_back();

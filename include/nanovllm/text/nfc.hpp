@@ -13,12 +13,14 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "nanovllm/core/sort.hpp"
 #include "nanovllm/core/utf8.hpp"
+#include "nanovllm/text/check_stop.hpp"
 #include "nanovllm/text/unicode.hpp"
 
 namespace nanovllm {
@@ -84,10 +86,30 @@ namespace detail {
   return pos;
 }
 
+/// The canonical combining class, below 256. 0: no mark.
+[[nodiscard]] inline std::size_t mark_class(utf8proc_int32_t code_point) {
+  return static_cast<std::size_t>(utf8proc_get_property(code_point)->combining_class) & 255;
+}
+
+/// Orders marks by class, those of a class as they stand. In linear time, where utf8proc's own
+/// ordering takes quadratic time on a long run.
+inline void order_marks(std::span<utf8proc_int32_t> marks) {
+  if (marks.size() < 64) {
+    return sort_stably(marks, [](auto a, auto b) { return mark_class(a) < mark_class(b); });
+  }
+  std::array<std::size_t, 257> begins{};  // of each class in the order
+  for (const auto c : marks) ++begins[mark_class(c) + 1];
+  for (std::size_t i = 1; i < begins.size(); ++i) begins[i] += begins[i - 1];
+  const std::vector<utf8proc_int32_t> given(marks.begin(), marks.end());
+  for (const auto c : given) marks[begins[mark_class(c)]++] = c;
+}
+
 /// Appends the NFC of a cluster: decompose, order marks by class, compose.
-inline void append_nfc_cluster(std::string& out, std::string_view cluster) {
+inline void append_nfc_cluster(std::string& out, std::string_view cluster,
+                               const std::stop_token& stop) {
   std::vector<utf8proc_int32_t> points;
   for (std::size_t pos = 0; pos < cluster.size();) {
+    check_stop(stop);
     const utf8::Char c = utf8::decode(cluster, pos);
     std::array<utf8proc_int32_t, 32> parts;
     int boundary = 0;
@@ -97,28 +119,28 @@ inline void append_nfc_cluster(std::string& out, std::string_view cluster) {
     points.insert(points.end(), parts.begin(), parts.begin() + n);
     pos += c.size;
   }
-  const auto mark_class = [](utf8proc_int32_t c) {
-    return utf8proc_get_property(c)->combining_class;
-  };
-  // utf8proc's own ordering takes quadratic time on a long run of marks, hence the sort here.
   for (auto run = points.begin(); run != points.end();) {
     run = std::find_if(run, points.end(), mark_class);
     const auto end = std::find_if_not(run, points.end(), mark_class);
-    sort_stably(std::span(run, end), [&](auto a, auto b) { return mark_class(a) < mark_class(b); });
+    order_marks(std::span(run, end));
     run = end;
   }
   const auto n =
       utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
                                static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  for (utf8proc_ssize_t i = 0; i < n; ++i) utf8::append(out, static_cast<char32_t>(points[i]));
+  for (utf8proc_ssize_t i = 0; i < n; ++i) {
+    check_stop(stop);
+    utf8::append(out, static_cast<char32_t>(points[i]));
+  }
 }
 
 }  // namespace detail
 
 /// The NFC of `text`, which must be valid UTF-8. Returns `text` itself when it is in NFC or holds
 /// no active character, else a view of `storage`, whose content is replaced. Takes time linear in
-/// the text but for the sorting of marks, O(n log n) in the longest run of them.
-[[nodiscard]] inline std::string_view nfc(std::string_view text, std::string& storage) {
+/// the text. Throws Cancelled if a stop is requested meanwhile.
+[[nodiscard]] inline std::string_view nfc(std::string_view text, std::string& storage,
+                                          const std::stop_token& stop = {}) {
   const NfcClasses& classes = NfcClasses::get();
   std::size_t copied = 0;  // text[0, copied) is in storage, normalised
   for (std::size_t pos = 0;;) {
@@ -129,6 +151,7 @@ inline void append_nfc_cluster(std::string& out, std::string_view cluster) {
       pos += c.size;
       continue;
     }
+    check_stop(stop);
     // A cluster: the starter before, unless Unicode 9.0 does not know it, and all that is active.
     std::size_t begin = pos;
     if (pos > copied) {
@@ -142,7 +165,7 @@ inline void append_nfc_cluster(std::string& out, std::string_view cluster) {
     }
     if (copied == 0) storage.clear();
     storage += text.substr(copied, begin - copied);
-    detail::append_nfc_cluster(storage, text.substr(begin, pos - begin));
+    detail::append_nfc_cluster(storage, text.substr(begin, pos - begin), stop);
     copied = pos;
   }
   if (copied == 0) return text;

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -53,13 +54,16 @@ class Tokenizer {
   /// naming the limit and a number of tokens that the text exceeds or reaches. Text that is too
   /// long by `min_tokens` is refused without a look at it, other text at the token too many, so
   /// that time and memory follow the limit and not the text. (Two copies of the text at most, for
-  /// text that is not UTF-8 or not in NFC.)
-  [[nodiscard]] std::vector<TokenId> encode(std::string_view text, std::size_t max_tokens) const;
+  /// text that is not UTF-8 or not in NFC.) Throws Cancelled within some milliseconds of a request
+  /// to stop; in a single word of several MiB within some tenths of a second.
+  [[nodiscard]] std::vector<TokenId> encode(std::string_view text, std::size_t max_tokens,
+                                            const std::stop_token& stop = {}) const;
 
   /// The ids of `text` with the tokens around it that the file's TemplateProcessing adds to a text,
   /// as transformers' `tokenizer(text)` gives them. Limits and errors are those of `encode`.
-  [[nodiscard]] std::vector<TokenId> encode_with_template(
-      std::string_view text, std::size_t max_tokens = std::size_t(-1)) const;
+  [[nodiscard]] std::vector<TokenId> encode_with_template(std::string_view text,
+                                                          std::size_t max_tokens = std::size_t(-1),
+                                                          const std::stop_token& stop = {}) const;
   [[nodiscard]] const SequenceTemplate& sequence_template() const;  ///< those tokens
 
   /// A number of tokens that no text of `num_bytes` bytes stays below: as many as it takes of the
@@ -118,6 +122,7 @@ class Tokenizer {
 #include "nanovllm/io/mapped_file.hpp"
 #include "nanovllm/text/added_tokens.hpp"
 #include "nanovllm/text/bpe.hpp"
+#include "nanovllm/text/check_stop.hpp"
 #include "nanovllm/text/nfc.hpp"
 #include "nanovllm/text/pretokenizer.hpp"
 #include "nanovllm/text/tokenizer_file.hpp"
@@ -243,6 +248,7 @@ struct Tokenizer::Encoding {
   Workspace& workspace;
   std::vector<TokenId>& ids;
   std::size_t max_tokens;
+  const std::stop_token& stop;
   std::size_t num_bytes = 0;  // of the text
 
   void run(std::string_view text) {
@@ -256,11 +262,12 @@ struct Tokenizer::Encoding {
       expect_more(1);
       ids.push_back(id);
     };
-    state.in_raw_text.split(text, found, [&](std::string_view raw) {
-      const std::string_view part = state.nfc ? nfc(raw, workspace.normalized) : raw;
-      state.in_normalized_text.split(part, found,
-                                     [&](std::string_view plain) { pre_tokenize(plain, 0); });
-    });
+    const auto encode_plain = [&](std::string_view plain) { pre_tokenize(plain, 0); };
+    const auto encode_raw = [&](std::string_view raw) {
+      const std::string_view part = state.nfc ? nfc(raw, workspace.normalized, stop) : raw;
+      state.in_normalized_text.split(part, found, encode_plain, stop);
+    };
+    state.in_raw_text.split(text, found, encode_raw, stop);
   }
 
   void pre_tokenize(std::string_view text, std::size_t step) {
@@ -270,6 +277,7 @@ struct Tokenizer::Encoding {
   }
 
   void encode_piece(std::string_view piece) {
+    check_stop(stop);
     if (piece.size() > WordCache::kMaxBytes) {
       expect_more((piece.size() - 1) / state.longest_token + 1);
       merge(piece);
@@ -294,7 +302,7 @@ struct Tokenizer::Encoding {
       const std::optional<TokenId> id = state.vocabulary.find(workspace.name);
       if (id && state.whole[static_cast<std::size_t>(*id)]) return ids.push_back(*id);
     }
-    state.bpe.encode(piece, workspace.bpe, ids);
+    state.bpe.encode(piece, workspace.bpe, ids, stop);
   }
 
   /// Throws when the ids so far and `more` are more than allowed.
@@ -354,7 +362,8 @@ NANOVLLM_INLINE std::vector<TokenId> Tokenizer::encode(std::string_view text) co
 }
 
 NANOVLLM_INLINE std::vector<TokenId> Tokenizer::encode(std::string_view text,
-                                                       std::size_t max_tokens) const {
+                                                       std::size_t max_tokens,
+                                                       const std::stop_token& stop) const {
   check<RequestError>(text.size() < (std::uint64_t{1} << 32),
                       "a text to encode must be below 4 GiB, got ", text.size(), " bytes");
   if (const std::size_t least = min_tokens(text.size()); least > max_tokens)
@@ -362,13 +371,13 @@ NANOVLLM_INLINE std::vector<TokenId> Tokenizer::encode(std::string_view text,
   std::vector<TokenId> ids;
   ids.reserve(std::min(text.size() / 4, max_tokens) + 4);
   const Lease workspace(*state_);
-  Encoding{*state_, *workspace, ids, max_tokens}.run(text);
+  Encoding{*state_, *workspace, ids, max_tokens, stop}.run(text);
   return ids;
 }
 
-NANOVLLM_INLINE std::vector<TokenId> Tokenizer::encode_with_template(std::string_view text,
-                                                                     std::size_t max_tokens) const {
-  std::vector<TokenId> ids = state_->sequence_template.wrap(encode(text, max_tokens));
+NANOVLLM_INLINE std::vector<TokenId> Tokenizer::encode_with_template(
+    std::string_view text, std::size_t max_tokens, const std::stop_token& stop) const {
+  std::vector<TokenId> ids = state_->sequence_template.wrap(encode(text, max_tokens, stop));
   if (ids.size() > max_tokens) Encoding::refuse(text.size(), ids.size(), max_tokens);
   return ids;
 }

@@ -868,6 +868,20 @@ class SettingsTest(unittest.TestCase):
         self.assertLessEqual(set(statuses), {200, 400, 503})
         self.assertIn(503, statuses)
 
+    def test_long_texts_do_not_hold_up_the_end(self):
+        server = self.start("--drain-timeout", "3")
+        texts = ["qzjxkv" * 1_300_000, "Once upon a time there was a fox. " * 230_000]
+        threads, statuses = self.ask_in_threads(
+            server, [("/tokenize", {"prompt": text, "return_token_strs": True}) for text in texts])
+        self.assertTrue(soon(lambda: server.metric("nanovllm:num_requests_preparing") == 2))
+        time.sleep(0.2)  # both are read, and one or both encoded
+        begin = time.monotonic()
+        self.assertEqual(server.stop(), (0, "invariants hold\n"))
+        self.assertLess(time.monotonic() - begin, 2)
+        for thread in threads:
+            thread.join(DEADLINE)
+        self.assertEqual(statuses, [503, 503])
+
     def test_long_requests_are_bounded_by_client(self):
         keys = ["--api-key", "one", "--api-key", "two"]
         server = self.start("--long-handler-threads", "1", "--max-long-requests", "2", *keys)

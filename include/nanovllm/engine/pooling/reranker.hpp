@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,9 +49,9 @@ class Reranker {
                     std::shared_ptr<const ScoreHead> head = nullptr);
 
   /// The tokens of a prompt. Throws RequestError if `max_prompt_tokens` leaves no room for a query
-  /// and a document.
-  [[nodiscard]] std::vector<TokenId> prompt(std::string_view query,
-                                            std::string_view document) const;
+  /// and a document, and Cancelled soon after a request to stop.
+  [[nodiscard]] std::vector<TokenId> prompt(std::string_view query, std::string_view document,
+                                            const std::stop_token& stop = {}) const;
 
   /// The tokens of the template, and one more.
   [[nodiscard]] std::size_t min_prompt_tokens() const {
@@ -134,19 +135,23 @@ NANOVLLM_INLINE Reranker::Reranker(Tokenizer tokenizer, ScoreOptions options,
 }
 
 NANOVLLM_INLINE std::vector<TokenId> Reranker::prompt(std::string_view query,
-                                                      std::string_view document) const {
+                                                      std::string_view document,
+                                                      const std::stop_token& stop) const {
   std::vector<TokenId> out = before_;
+  constexpr std::size_t kAll = std::size_t(-1);
   std::string cut;  // the document, if it is too long
   if (options_.max_tokens_per_doc) {
-    std::vector<TokenId> tokens = tokenizer_.encode(document);
+    std::vector<TokenId> tokens = tokenizer_.encode(document, kAll, stop);
     if (tokens.size() > *options_.max_tokens_per_doc) {
       tokens.resize(*options_.max_tokens_per_doc);
       document = cut = tokenizer_.decode(tokens, false);
     }
   }
   // Encoded apart from what is around it: a special token follows, and a line ends ahead.
-  const std::vector<TokenId> body = tokenizer_.encode(concat(
-      "<Instruct>: ", options_.instruction, "\n<Query>: ", query, "\n<Document>: ", document));
+  const std::vector<TokenId> body =
+      tokenizer_.encode(concat("<Instruct>: ", options_.instruction, "\n<Query>: ", query,
+                               "\n<Document>: ", document),
+                        kAll, stop);
   std::size_t kept = body.size();
   if (options_.max_prompt_tokens) {
     const std::size_t least = min_prompt_tokens();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -93,7 +94,8 @@ class Frontend {
   /// The tokens of `prompt`; of a text, with those that the tokeniser adds to a text. Throws
   /// RequestError where it has none for want of a tokeniser or of a chat template.
   /// @param adds_tokens  false: of a text that continues another, without them.
-  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt, bool adds_tokens = true) const;
+  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt, bool adds_tokens = true,
+                                            const std::stop_token& stop = {}) const;
 
   /// Throws RequestError unless `tokens` may be a prompt.
   void check_prompt(const std::vector<TokenId>& tokens) const;
@@ -129,7 +131,8 @@ class Frontend {
 
   /// A text that is too long is refused, with a ContextLengthError, without being encoded as a
   /// whole.
-  [[nodiscard]] std::vector<TokenId> encode_text(const std::string& text, bool adds_tokens) const;
+  [[nodiscard]] std::vector<TokenId> encode_text(const std::string& text, bool adds_tokens,
+                                                 const std::stop_token& stop) const;
 
   [[nodiscard]] SequenceTerms make_terms(const SamplingParams& params, RequestId id,
                                          std::size_t num_prompt_tokens) const;
@@ -341,22 +344,24 @@ NANOVLLM_INLINE void Frontend::check_beams(const SequenceTerms& terms,
                       " likeliest tokens of every beam, but there are at most ", most);
 }
 
-NANOVLLM_INLINE std::vector<TokenId> Frontend::encode(const Prompt& prompt,
-                                                      bool adds_tokens) const {
+NANOVLLM_INLINE std::vector<TokenId> Frontend::encode(const Prompt& prompt, bool adds_tokens,
+                                                      const std::stop_token& stop) const {
   if (const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt)) return *tokens;
   check<RequestError>(text_.tokenizer.has_value(),
                       "a text prompt needs a tokeniser, and the checkpoint has no "
                       "tokenizer.json; pass token ids");
-  if (const auto* text = std::get_if<std::string>(&prompt)) return encode_text(*text, adds_tokens);
+  if (const auto* text = std::get_if<std::string>(&prompt))
+    return encode_text(*text, adds_tokens, stop);
   const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
-  return encode_text(chat.render(text_.chat_template, chat.messages, chat.options), false);
+  return encode_text(chat.render(text_.chat_template, chat.messages, chat.options), false, stop);
 }
 
 NANOVLLM_INLINE std::vector<TokenId> Frontend::encode_text(const std::string& text,
-                                                           bool adds_tokens) const {
+                                                           bool adds_tokens,
+                                                           const std::stop_token& stop) const {
   const auto most = static_cast<std::size_t>(max_prompt_tokens());
-  return adds_tokens ? text_.tokenizer->encode_with_template(text, most)
-                     : text_.tokenizer->encode(text, most);
+  return adds_tokens ? text_.tokenizer->encode_with_template(text, most, stop)
+                     : text_.tokenizer->encode(text, most, stop);
 }
 
 NANOVLLM_INLINE SequenceTerms Frontend::make_terms(const SamplingParams& params, RequestId id,

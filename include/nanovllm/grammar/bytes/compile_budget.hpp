@@ -11,8 +11,8 @@
 namespace nanovllm {
 
 /// Making a constraint was stopped, because its request was cancelled.
-struct CompileCancelled : Error {
-  using Error::Error;
+struct CompileCancelled : Cancelled {
+  using Cancelled::Cancelled;
 };
 
 /// Steps of work that are left. Work is counted and not timed, so that a constraint that is taken

@@ -97,7 +97,6 @@ class Generation {
 #include <utility>
 #include <variant>
 
-#include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/serve/admission.hpp"
 #include "nanovllm/serve/reply/chat_reply.hpp"
 #include "nanovllm/serve/reply/completion_reply.hpp"
@@ -146,9 +145,6 @@ NANOVLLM_INLINE void Generation::constrain(SamplingParams& params,
   try {
     params.token_masks = config_.constraints->compile(constraint, effort.stop);
   } catch (const ApiError&) {
-    throw;
-  } catch (const CompileCancelled&) {
-    effort.check_stop();
     throw;
   } catch (const RequestError& error) {
     throw ApiError(400, concat(field, ": ", error.what()), field);
@@ -215,7 +211,7 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body
       num_kept_tokens(engine_, request.truncation, request.max_tokens.value_or(1));
   prompts[0] =
       prompt_tokens(engine_, ChatPrompt{std::move(request.messages), std::move(request.options)},
-                    "messages", num_kept);
+                    "messages", num_kept, effort.stop);
   const auto num_prompt_tokens = static_cast<std::int64_t>(prompts[0].size());
   if (request.max_tokens) check_max_tokens(engine_, prompts[0].size(), *request.max_tokens);
   const std::int64_t left = std::min<std::int64_t>(engine_.max_total_tokens() - num_prompt_tokens,
@@ -258,7 +254,7 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view 
   std::vector<std::vector<TokenId>> prompts;
   for (const Prompt& prompt : request.prompts) {
     effort.check_stop();
-    prompts.push_back(prompt_tokens(engine_, prompt, "prompt", num_kept));
+    prompts.push_back(prompt_tokens(engine_, prompt, "prompt", num_kept, effort.stop));
     if (!request.prompt_only) check_max_tokens(engine_, prompts.back().size(), params.max_tokens);
     if (!request.echo) continue;
     const bool is_cut = num_kept == prompts.back().size();
