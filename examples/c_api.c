@@ -12,12 +12,21 @@ static int32_t print(void* user, const nvllm_event* event) {
   return 0;  // anything else would abort the request
 }
 
+static void warn(void* user, const char* text) {
+  (void)user;
+  fprintf(stderr, "warning: %s\n", text);
+}
+
 static int report(const char* what) {
   fprintf(stderr, "c_api: %s: %s\n", what, nvllm_last_error());
   return 1;
 }
 
 int main(int argc, char** argv) {
+  if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+    printf("nanovllm %s\n", nvllm_version());
+    return 0;
+  }
   if (argc > 3 || (argc > 1 && strncmp(argv[1], "-", 1) == 0)) {
     const int asked = argc == 2 && strcmp(argv[1], "--help") == 0;
     fprintf(asked ? stdout : stderr, "usage: c_api [MODEL_DIR] [\"prompt\"]\n");
@@ -27,6 +36,7 @@ int main(int argc, char** argv) {
   nvllm_engine_config config;
   nvllm_engine_config_init(&config);
   config.model = argc > 1 ? argv[1] : "examples/models/fairytale";
+  config.on_warning = warn;
 
   nvllm_sampling_params sampling;
   nvllm_sampling_params_init(&sampling);

@@ -1,5 +1,5 @@
 // Every function of nanovllm/c/nanovllm.h from C99: used as it is meant to be, and misused.
-// api_test MODEL_DIR
+// api_test MODEL_DIR WARNED_MODEL_DIR
 #include <nanovllm/c/nanovllm.h>
 
 #include <stdio.h>
@@ -37,7 +37,9 @@ static void check_layout(void) {
   CHECK_FIELD(nvllm_engine_config, step_timeout_seconds, 120);
   CHECK_FIELD(nvllm_engine_config, expert_parallel, 128);
   CHECK_FIELD(nvllm_engine_config, disable_custom_all_reduce, 132);
-  CHECK(sizeof(nvllm_engine_config) >= 136);
+  CHECK_FIELD(nvllm_engine_config, on_warning, 136);
+  CHECK_FIELD(nvllm_engine_config, warning_user, 144);
+  CHECK(sizeof(nvllm_engine_config) >= 152);
   CHECK_FIELD(nvllm_sampling_params, seed, 8);
   CHECK_FIELD(nvllm_sampling_params, temperature, 24);
   CHECK_FIELD(nvllm_sampling_params, max_tokens, 60);
@@ -600,8 +602,30 @@ static void check_refusals(nvllm_engine* engine, const char* model) {
   CHECK(heard.num_events == 0);
 }
 
+static void note_warning(void* user, const char* text) {
+  char* const noted = user;
+  CHECK(strlen(noted) + strlen(text) < 1000);
+  strcat(noted, text);
+}
+
+// `model` is loaded with a warning of its torch_dtype.
+static void check_warnings(const char* model) {
+  char noted[1000] = "";
+  nvllm_engine_config config = {.struct_size = sizeof config, .model = model, .device = "cpu"};
+  config.num_threads = 1;
+  config.kv_blocks = 64;
+  nvllm_engine* engine = NULL;
+  for (int i = 0; i < 2; ++i) {
+    CHECK(nvllm_engine_create(&config, &engine) == NVLLM_OK);
+    CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+    CHECK((strstr(noted, "torch_dtype") != NULL) == (i == 1));
+    config.on_warning = note_warning;
+    config.warning_user = noted;
+  }
+}
+
 int main(int argc, char** argv) {
-  CHECK(argc == 2);
+  CHECK(argc == 3);
   check_layout();
   check_versions();
   nvllm_engine* engine = create(argv[1]);
@@ -612,6 +636,7 @@ int main(int argc, char** argv) {
   check_state(engine);
   check_misuse(engine, argv[1]);
   check_refusals(engine, argv[1]);
+  check_warnings(argv[2]);
 
   // The engine's end is the end of what it has; another one does not mind.
   nvllm_engine* other = create(argv[1]);

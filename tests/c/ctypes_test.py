@@ -31,7 +31,8 @@ class EngineConfig(Sized):
                 ("max_num_batched_tokens", c_int32), ("disable_prefix_caching", c_int32),
                 ("seed", c_uint64), ("has_seed", c_int32), ("reserved", c_int32),
                 ("step_timeout_seconds", c_double), ("expert_parallel", c_int32),
-                ("disable_custom_all_reduce", c_int32)]
+                ("disable_custom_all_reduce", c_int32), ("on_warning", c_void_p),
+                ("warning_user", c_void_p)]
 
 
 class SamplingParams(Sized):

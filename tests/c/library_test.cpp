@@ -259,6 +259,30 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK((params.logit_bias.size() == 1 && params.logit_bias[0].token == 6));
 }
 
+TEST_CASE("warnings of C") {
+  Scripted scripted;
+  scripted.on_create = [](const EngineConfig& config) {
+    const std::string_view lines = "one line, another";
+    if (!config.on_warning) return;
+    config.on_warning(lines.substr(0, 8));  // no zero byte behind it
+    config.on_warning(lines.substr(10));
+  };
+  nvllm_engine_config config{};
+  nvllm_engine_config_init(&config);
+  config.model = "model";
+  std::vector<std::string> heard;
+  config.warning_user = &heard;
+  nvllm_engine* engine = nullptr;
+  REQUIRE(nvllm_engine_create(&config, &engine) == NVLLM_OK);  // they are dropped
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+  config.on_warning = [](void* user, const char* text) {
+    static_cast<std::vector<std::string>*>(user)->emplace_back(text);
+  };
+  REQUIRE(nvllm_engine_create(&config, &engine) == NVLLM_OK);
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+  CHECK(heard == std::vector<std::string>{"one line", "another"});
+}
+
 TEST_CASE("structs of other versions") {
   // Of a newer header: 16 bytes more.
   struct Newer {

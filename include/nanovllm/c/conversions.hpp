@@ -192,6 +192,11 @@ struct EngineChoice {
   if (read_flag(c.has_seed, "has_seed")) config.seed = c.seed;
   if (c.step_timeout_seconds != 0)
     config.step_timeout = std::chrono::duration<double>(c.step_timeout_seconds);
+  if (c.on_warning != nullptr) {
+    config.on_warning = [call = c.on_warning, user = c.warning_user](std::string_view text) {
+      call(user, std::string(text).c_str());
+    };
+  }
   return out;
 }
 

@@ -4,15 +4,8 @@
 ///
 /// **Structs.** Each begins with `struct_size`, the size that the caller's header gives it. If
 /// all other bytes are zero, every field has its default; if zero is a value that can be wanted, a
-/// field `has_…` says that the value is set. So these are the same:
-///
-/// ```c
-/// nvllm_engine_config config;
-/// nvllm_engine_config_init(&config);
-/// ```
-/// ```c
-/// nvllm_engine_config config = {.struct_size = sizeof config};
-/// ```
+/// field `has_…` says that the value is set. `nvllm_engine_config_init(&config)` for instance does
+/// what `nvllm_engine_config config = {.struct_size = sizeof config};` does.
 ///
 /// Versions of the library add fields at the end. A struct of an older header, which is shorter,
 /// has the defaults for the rest. One of a newer header is accepted if the fields that the library
@@ -99,6 +92,10 @@ NVLLM_API nvllm_status nvllm_init_struct(void* structure, size_t size);
 /// A checkpoint in memory, and the requests that it serves.
 typedef struct nvllm_engine nvllm_engine;
 
+/// Called within `nvllm_engine_create`, when all is loaded, for each thing that was found in the
+/// checkpoint and is ignored, or missing: a line for people, which is valid during the call.
+typedef void (*nvllm_warning_callback)(void* user, const char* text);
+
 typedef struct nvllm_engine_config {
   size_t struct_size;
   const char* model;   ///< directory of a Hugging Face checkpoint, or a GGUF file. Required
@@ -122,6 +119,8 @@ typedef struct nvllm_engine_config {
   double step_timeout_seconds;        ///< a longer step fails; 0: none, unless a GPU waits 60 s
   int32_t expert_parallel;            ///< 0 or 1: ranks have whole experts, and not a part of each
   int32_t disable_custom_all_reduce;  ///< 0 or 1: NCCL alone adds over ranks
+  nvllm_warning_callback on_warning;  ///< NULL: warnings are dropped
+  void* warning_user;                 ///< passed to on_warning
 } nvllm_engine_config;
 
 /// Loads a checkpoint and sets `*engine`.
