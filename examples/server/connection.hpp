@@ -93,7 +93,7 @@ class Connection final : public AnyConnection,
   /// Begins to serve; it keeps itself alive until it has ended.
   void start() {
     net::co_spawn(event_.get_executor(), run(), [self = this->shared_from_this()](auto error) {
-      if (error) self->server_.log.write("connection failed: " + escape_for_log(what(error)));
+      if (error) self->log_failure(error);
       if (self->exchange_) self->exchange_->cancel();
       self->exchange_.reset();
       self->close();
@@ -142,13 +142,13 @@ class Connection final : public AnyConnection,
     std::atomic<int>& count_;
   };
 
-  [[nodiscard]] static std::string what(const std::exception_ptr& error) {
+  void log_failure(const std::exception_ptr& thrown) const noexcept {
     try {
-      std::rethrow_exception(error);
-    } catch (const std::exception& e) {
-      return e.what();
+      std::rethrow_exception(thrown);
+    } catch (const std::exception& error) {
+      server_.log.write("connection failed", error);
     } catch (...) {
-      return "unknown";
+      server_.log.write("connection failed");
     }
   }
 
@@ -590,10 +590,11 @@ class Connection final : public AnyConnection,
       work();
       has_worked = true;
     } catch (const std::exception& error) {
-      self->server_.log.write("request failed: " + escape_for_log(error.what()));
+      self->server_.log.write("request failed", error);
     }
     const Executor executor = self->event_.get_executor();
-    net::post(executor, [self = std::move(self), has_worked]() mutable {
+    PostMemory& memory = self->end_of_work_;
+    memory.post(executor, [self = std::move(self), has_worked]() mutable {
       self->has_worked_ = has_worked;
       self->is_working_ = false;
       self->event_.cancel();
@@ -692,7 +693,9 @@ class Connection final : public AnyConnection,
   Awaitable<bool> wait_for_exchange() {
     has_update_ = false;
     exchange_->notify(
-        [update = thread_.update, self = this->weak_from_this()] { update->push(self); });
+        [update = thread_.update, news = std::make_shared<News>(1, this->weak_from_this())] {
+          update->push(*news);
+        });
     co_await wait_with_client(
         [this] { return has_update_ || (head_ == nullptr && server_.is_over); });
     co_return has_update_ && !is_gone_;
@@ -820,6 +823,7 @@ class Connection final : public AnyConnection,
   std::shared_ptr<serve::Exchange> exchange_;
   const serve::HttpHead* head_ = nullptr;  ///< the exchange's, once it is known
   bool is_working_ = false, has_worked_ = false, has_update_ = false;
+  PostMemory end_of_work_;
   bool is_http10_ = false, keeps_alive_ = false;
   std::string origin_;  ///< of the page that asks, if a browser says so
   std::string reason_;  ///< why it is refused, if the status alone does not say so

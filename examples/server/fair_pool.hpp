@@ -40,8 +40,9 @@ class FairPool {
 
   /// @param max_waiting  of a client's work, beside what is under way.
   FairPool(std::size_t num_threads, std::size_t max_waiting) : max_waiting_(max_waiting) {
-    for (std::size_t i = 0; i < std::max<std::size_t>(1, num_threads); ++i)
-      threads_.emplace_back([this] { run(); });
+    num_threads = std::max<std::size_t>(1, num_threads);
+    running_.reserve(num_threads);  // the threads allocate nothing
+    for (std::size_t i = 0; i < num_threads; ++i) threads_.emplace_back([this] { run(); });
   }
   ~FairPool() { join(); }
   FairPool(const FairPool&) = delete;

@@ -130,9 +130,16 @@ void HttpServer::State::listen() {
                is_v6 ? "]:" : ":", acceptor->local_endpoint().port());
   accept();
   for (IoThread& thread : threads) {
-    thread.thread = std::thread([&thread] {
+    thread.thread = std::thread([this, &thread] {
       pthread_setname_np(pthread_self(), "http-io");  // for top -H
-      thread.io.run();
+      for (bool is_over = false; !is_over;) {
+        try {
+          thread.io.run();
+          is_over = true;
+        } catch (const std::exception& error) {  // out of memory, perhaps, for one of the sockets
+          shared.log.write("an event was lost", error);
+        }
+      }
     });
   }
 }
@@ -207,9 +214,9 @@ HttpServer::~HttpServer() {
   state_->shared.long_handlers.join();
   state_->shared.writers.join();
   for (IoThread& thread : state_->threads) {
+    thread.update->close();  // what it has posted runs before the thread ends
     thread.work.reset();
     thread.thread.join();
-    thread.update->close();
   }
 }
 

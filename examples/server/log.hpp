@@ -15,7 +15,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -67,34 +69,58 @@ class Log {
     writer_.join();
   }
 
-  /// Queues a line: the time, and `text`, which has no control characters.
-  void write(std::string_view text) {
-    const std::string time = timestamp();
+  /// Queues a line: the time, and `text`, which has no control characters. One that there is no
+  /// memory for is dropped, too.
+  void write(std::string_view text) noexcept {
+    const Timestamp time = timestamp();
     {
       const std::lock_guard lock(mutex_);
-      if (waiting_.size() > kMostBytes) {
+      if (waiting_.size() > kMostBytes || !append_line(waiting_, time, text)) {
         ++num_untold_;
         ++num_dropped_;
         return;
       }
-      waiting_.append(time).append(" ").append(text).append("\n");
     }
     update_.notify_one();
   }
 
+  /// The same for `what`, and of `error` as much as there is memory for.
+  void write(std::string_view what, const std::exception& error) noexcept {
+    try {
+      write(std::string(what) + ": " + escape_for_log(error.what()));
+    } catch (const std::bad_alloc&) {
+      write(what);
+    }
+  }
+
  private:
-  [[nodiscard]] static std::string timestamp() {
+  using Timestamp = std::array<char, 32>;
+
+  [[nodiscard]] static Timestamp timestamp() {
     const auto now = std::chrono::system_clock::now();
     const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
     const auto since = now.time_since_epoch();
     const auto milliseconds =
         std::chrono::duration_cast<std::chrono::milliseconds>(since).count() % 1000;
     std::tm utc{};
-    std::array<char, 32> out{}, date{};
+    Timestamp out{}, date{};
     std::strftime(date.data(), date.size(), "%Y-%m-%dT%H:%M:%S", gmtime_r(&seconds, &utc));
     std::snprintf(out.data(), out.size(), "%.19s.%03dZ", date.data(),
                   static_cast<int>(milliseconds));
-    return out.data();
+    return out;
+  }
+
+  /// Returns false if there is no memory for it.
+  [[nodiscard]] static bool append_line(std::string& out, const Timestamp& time,
+                                        std::string_view text) noexcept {
+    const std::size_t size = out.size();
+    try {
+      out.append(time.data()).append(" ").append(text).append("\n");
+      return true;
+    } catch (const std::bad_alloc&) {
+      out.resize(size);
+      return false;
+    }
   }
 
   void write_all() {
@@ -103,9 +129,13 @@ class Log {
       update_.wait(lock, [this] { return end_ || !waiting_.empty(); });
       if (waiting_.empty()) return;
       std::string text = std::exchange(waiting_, {});
-      const std::int64_t num_dropped = std::exchange(num_untold_, 0);
+      if (num_untold_ != 0) {
+        std::array<char, 32> line{};
+        std::snprintf(line.data(), line.size(), "dropped=%lld",
+                      static_cast<long long>(num_untold_));
+        if (append_line(text, timestamp(), line.data())) num_untold_ = 0;
+      }
       lock.unlock();
-      if (num_dropped != 0) text += timestamp() + " dropped=" + std::to_string(num_dropped) + "\n";
       const std::size_t num_written = write_to_stderr(text);
       num_dropped_ +=
           std::count(text.begin() + static_cast<std::ptrdiff_t>(num_written), text.end(), '\n');

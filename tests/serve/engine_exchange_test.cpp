@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 
 #include "catch.hpp"
@@ -153,6 +154,32 @@ TEST_CASE("a client that leaves takes its requests back, whenever it does", "[se
     CHECK(service.num_unfinished() == 0);
     if (exchange && !streams && steps < 5) CHECK(exchange->head() == nullptr);
   }
+}
+
+TEST_CASE("a transport whose wake-up fails is woken by what comes next", "[serve]") {
+  int num_calls = 0;
+  const auto fails_once = [&] {
+    if (++num_calls == 1) throw std::bad_alloc();
+  };
+  PendingOutput pending({.is_stream = true}, std::make_shared<ServiceLoad>());
+  pending.mark_head();
+  const TokenId token = 5;
+  const TokenEvent event{.token = &token, .text = "a"};
+  pending.notify(fails_once);
+  CHECK_THROWS_AS(pending.hear(0, event), std::bad_alloc);  // which ends the request
+  pending.hear(0, event);
+  CHECK(num_calls == 2);
+
+  ScriptedEngine engine;
+  OpenAiService service(engine);
+  const auto exchange = service.handle(chat_request(""));
+  num_calls = 0;
+  exchange->notify(fails_once);
+  exchange->cancel();
+  CHECK(num_calls == 1);
+  engine.step();
+  CHECK(num_calls == 2);
+  CHECK(service.num_unfinished() == 0);
 }
 
 TEST_CASE("a callback may cancel, and callbacks may come when exchange and service are gone",

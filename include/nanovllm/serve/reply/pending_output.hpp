@@ -90,6 +90,7 @@ class PendingOutput {
   void mark_head();
 
   /// Drops all further output. Returns false if that was done before, or all requests have ended.
+  /// @param wakes  who waits; an exception of theirs is dropped.
   bool cancel(bool wakes) noexcept;
 
   // ---- For summaries ----
@@ -107,6 +108,9 @@ class PendingOutput {
 
   [[nodiscard]] bool is_over() const { return is_cancelled_ || has_failed_ || num_going_on_ == 0; }
   [[nodiscard]] bool is_ready() const;
+  /// Calls `wake`, which is not empty; to be called without the lock, for it may call `notify`. If
+  /// it throws, it is kept for the next news.
+  void call(std::function<void()> wake);
   void collect(std::size_t prompt, const TokenEvent& event);
   void collect_completion(std::size_t choice, const Completion& completion);
   void end(std::size_t prompt, const Output& output);
@@ -188,7 +192,17 @@ NANOVLLM_INLINE void PendingOutput::hear(std::size_t prompt, const TokenEvent& e
     if (event.output != nullptr) end(prompt, *event.output);
     if (wake_ && is_ready()) wake = std::exchange(wake_, nullptr);
   }
-  if (wake) wake();  // not under the lock: it may call notify
+  if (wake) call(std::move(wake));
+}
+
+NANOVLLM_INLINE void PendingOutput::call(std::function<void()> wake) {
+  try {
+    wake();
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    if (!wake_) std::swap(wake_, wake);
+    throw;
+  }
 }
 
 NANOVLLM_INLINE void PendingOutput::collect(std::size_t prompt, const TokenEvent& event) {
@@ -312,7 +326,11 @@ NANOVLLM_INLINE bool PendingOutput::cancel(bool wakes) noexcept {
     for (ChoiceUpdate& choice : choices_) choice = {};
     if (outcome_.empty()) outcome_ = "abort";
   }
-  if (wake && wakes) wake();
+  try {
+    if (wake && wakes) call(std::move(wake));
+  } catch (...) {
+    // Out of memory, perhaps. It is called again when the requests end, which are aborted now.
+  }
   return was_going_on;
 }
 
