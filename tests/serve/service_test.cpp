@@ -424,7 +424,7 @@ TEST_CASE("requests that are being prepared fill the queue and are shown", "[ser
 
 TEST_CASE("/openapi.json has the routes that there are, and their bodies' fields", "[serve]") {
   ScriptedEngine engine;
-  OpenAiService service(engine, {});
+  OpenAiService service(engine, {.model_names = {"nanovllm", "tale"}});
   const Json document = parse_json(service.answer({"GET", "/openapi.json", ""}).body);
   std::size_t num_operations = 0;
   for (const auto& [path, methods] : document["paths"].items()) {
@@ -445,6 +445,7 @@ TEST_CASE("/openapi.json has the routes that there are, and their bodies' fields
           operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].string());
       const Json& body =
           document["components"]["schemas"][reference.substr(reference.rfind('/') + 1)];
+      CHECK(body["properties"]["model"].dump() == R"({"enum": ["nanovllm", "tale"]})");
       for (const Json& field : body["required"])
         CHECK(body["properties"].find(field.string()) != nullptr);
       if (!body["required"].empty())
@@ -455,6 +456,21 @@ TEST_CASE("/openapi.json has the routes that there are, and their bodies' fields
   const Json& chat = document["components"]["schemas"]["ChatCompletionRequest"]["properties"];
   CHECK(chat["top_p"].dump() == R"({"type": "number", "minimum": 0.0, "maximum": 1.0})");
   CHECK(chat["n"].dump() == R"({"type": "integer", "minimum": 1, "maximum": 128})");
+  CHECK(chat["max_completion_tokens"] == chat["max_tokens"]);
+  CHECK(chat["top_logprobs"]["maximum"] == kMaxLogprobs);
+  CHECK(chat["logprobs"].dump() == R"({"type": "boolean"})");
+  CHECK(chat["messages"]["maxItems"] == 16384);
+  CHECK(chat["tools"]["maxItems"] == 128);
+  // Each body has the fields of sampling that its route takes, and no other.
+  for (const SamplingField& field : kSamplingFields) {
+    INFO(field.name);
+    const bool is_of_beams = field.name == "best_of" || field.name == "beam_width" ||
+                             field.name == "length_penalty" || field.name == "early_stopping";
+    const bool is_absent = field.name == "logprob_token_ids";
+    CHECK((chat.find(field.name) == nullptr) == (is_of_beams || is_absent));
+    const Json& completion = document["components"]["schemas"]["CompletionRequest"]["properties"];
+    CHECK((completion.find(field.name) == nullptr) == is_absent);
+  }
 }
 
 TEST_CASE("the tokens of a prompt are counted once", "[serve]") {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "nanovllm/core/prebuilt.hpp"
@@ -32,7 +33,9 @@ struct RouteInfo {
 
 /// The document. Bodies have the fields that the service reads; those of sampling are those of
 /// kSamplingFields, with their ranges.
-[[nodiscard]] Json openapi_document(std::span<const RouteInfo> routes);
+/// @param models  the names that are served.
+[[nodiscard]] Json openapi_document(std::span<const RouteInfo> routes,
+                                    std::span<const std::string> models);
 
 }  // namespace nanovllm::serve
 
@@ -42,7 +45,6 @@ struct RouteInfo {
 #include <cstddef>
 #include <limits>
 #include <optional>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -51,113 +53,123 @@ struct RouteInfo {
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/serve/pooling/embedding_request.hpp"
+#include "nanovllm/serve/request/chat_fields.hpp"
+#include "nanovllm/serve/request/output_format.hpp"
+#include "nanovllm/serve/request/sampling_fields.hpp"
+#include "nanovllm/serve/request/tool_fields.hpp"
 #include "nanovllm/version.hpp"
 
 namespace nanovllm::serve {
 namespace detail {
 
-/// A body's own fields, which go before those of sampling.
+/// Fields that several bodies share, beside `model`, which all have.
+enum class SharedFields : std::uint8_t {
+  none,
+  prompts,     ///< kPromptProperties, and `priority`
+  generation,  ///< also kGenerationProperties, and those of sampling
+};
+
+/// A body's own fields, which go before those it shares. JSON.
 struct BodySchema {
   BodyKind kind;
   std::string_view name;
-  std::string_view fields;    ///< JSON: "properties"
-  std::string_view required;  ///< JSON: a list of names
-  bool has_sampling = false;
+  std::string_view fields;    ///< "properties"
+  std::string_view required;  ///< a list of names
+  SharedFields shared = SharedFields::none;
 };
 
+inline constexpr std::string_view kPromptProperties = R"({
+  "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
+  "cache_salt": {"type": "string", "minLength": 1, "maxLength": 512}})";
+
+inline constexpr std::string_view kGenerationProperties = R"({
+  "stream": {"type": "boolean"},
+  "stream_options": {"$ref": "#/components/schemas/StreamOptions"},
+  "response_format": {"$ref": "#/components/schemas/ResponseFormat"},
+  "return_token_ids": {"type": "boolean"},
+  "return_tokens_as_token_ids": {"type": "boolean"},
+  "guided_json": {"anyOf": [{"type": "object"}, {"type": "string"}]},
+  "guided_regex": {"type": "string", "minLength": 1},
+  "guided_choice": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}})";
+
 inline constexpr std::string_view kChatProperties = R"({
-  "model": {"type": "string"},
-  "messages": {"type": "array", "minItems": 1, "maxItems": 16384, "items": {
+  "messages": {"type": "array", "minItems": 1, "items": {
     "type": "object", "required": ["role"], "properties": {
       "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
       "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
         "type": "object", "required": ["type", "text"],
         "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]}}}},
-  "max_completion_tokens": {"type": "integer", "minimum": 1},
-  "stream": {"type": "boolean"},
-  "stream_options": {"$ref": "#/components/schemas/StreamOptions"},
   "logprobs": {"type": "boolean"},
-  "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
-  "tools": {"type": "array", "maxItems": 128, "items": {"type": "object"}},
+  "tools": {"type": "array", "items": {"type": "object"}},
   "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]},
   "parallel_tool_calls": {"type": "boolean"},
-  "response_format": {"$ref": "#/components/schemas/ResponseFormat"},
   "chat_template_kwargs": {"type": "object"},
-  "continue_final_message": {"type": "boolean"},
-  "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
-  "cache_salt": {"type": "string", "minLength": 1, "maxLength": 512},
-  "return_token_ids": {"type": "boolean"},
-  "guided_json": {"anyOf": [{"type": "object"}, {"type": "string"}]},
-  "guided_regex": {"type": "string", "minLength": 1},
-  "guided_choice": {"type": "array", "minItems": 1, "maxItems": 1024,
-                    "items": {"type": "string", "minLength": 1}}})";
+  "continue_final_message": {"type": "boolean"}})";
 
 inline constexpr std::string_view kCompletionProperties = R"({
-  "model": {"type": "string"},
   "prompt": {"$ref": "#/components/schemas/Prompt"},
   "echo": {"type": "boolean"},
-  "stream": {"type": "boolean"},
-  "stream_options": {"$ref": "#/components/schemas/StreamOptions"},
-  "use_beam_search": {"type": "boolean"},
-  "response_format": {"$ref": "#/components/schemas/ResponseFormat"},
-  "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
-  "cache_salt": {"type": "string", "minLength": 1, "maxLength": 512},
-  "return_token_ids": {"type": "boolean"},
-  "guided_json": {"anyOf": [{"type": "object"}, {"type": "string"}]},
-  "guided_regex": {"type": "string", "minLength": 1},
-  "guided_choice": {"type": "array", "minItems": 1, "maxItems": 1024,
-                    "items": {"type": "string", "minLength": 1}}})";
+  "use_beam_search": {"type": "boolean"}})";
 
 inline constexpr std::string_view kScoreProperties = R"({
-  "model": {"type": "string"},
   "text_1": {"$ref": "#/components/schemas/Texts"},
   "text_2": {"$ref": "#/components/schemas/Texts"},
   "queries": {"$ref": "#/components/schemas/Texts"},
   "documents": {"$ref": "#/components/schemas/Texts"},
-  "instruction": {"type": "string"},
-  "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
-  "priority": {"type": "integer"}})";
+  "instruction": {"type": "string"}})";
 
 inline constexpr std::string_view kRerankProperties = R"({
-  "model": {"type": "string"},
   "query": {"type": "string"},
-  "documents": {"type": "array", "minItems": 1, "maxItems": 2048, "items": {"anyOf": [
+  "documents": {"type": "array", "minItems": 1, "items": {"anyOf": [
     {"type": "string"},
     {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}]}},
   "top_n": {"type": "integer", "minimum": 0},
   "return_documents": {"type": "boolean"},
   "max_tokens_per_doc": {"type": "integer", "minimum": 0},
-  "instruction": {"type": "string"},
-  "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
-  "priority": {"type": "integer"}})";
+  "instruction": {"type": "string"}})";
 
 inline constexpr std::string_view kEmbeddingProperties = R"({
-  "model": {"type": "string"},
   "input": {"$ref": "#/components/schemas/Prompt"},
   "encoding_format": {"enum": ["float", "base64"]},
   "dimensions": {"type": "integer", "minimum": 1},
-  "normalize": {"type": "boolean"},
-  "truncate_prompt_tokens": {"type": "integer", "minimum": -1},
-  "priority": {"type": "integer"}})";
+  "normalize": {"type": "boolean"}})";
 
 inline constexpr std::string_view kTokenizeProperties = R"({
-  "model": {"type": "string"},
   "prompt": {"type": "string"},
   "messages": {"type": "array", "items": {"type": "object"}},
   "return_token_strs": {"type": "boolean"}})";
 
 inline constexpr std::string_view kDetokenizeProperties = R"({
-  "model": {"type": "string"},
   "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}})";
 
 inline constexpr BodySchema kBodySchemas[] = {
-    {BodyKind::chat, "ChatCompletionRequest", kChatProperties, R"(["messages"])", true},
-    {BodyKind::completion, "CompletionRequest", kCompletionProperties, R"(["prompt"])", true},
-    {BodyKind::embedding, "EmbeddingRequest", kEmbeddingProperties, R"(["input"])"},
-    {BodyKind::score, "ScoreRequest", kScoreProperties, "[]"},
-    {BodyKind::rerank, "RerankRequest", kRerankProperties, R"(["query", "documents"])"},
+    {BodyKind::chat, "ChatCompletionRequest", kChatProperties, R"(["messages"])",
+     SharedFields::generation},
+    {BodyKind::completion, "CompletionRequest", kCompletionProperties, R"(["prompt"])",
+     SharedFields::generation},
+    {BodyKind::embedding, "EmbeddingRequest", kEmbeddingProperties, R"(["input"])",
+     SharedFields::prompts},
+    {BodyKind::score, "ScoreRequest", kScoreProperties, "[]", SharedFields::prompts},
+    {BodyKind::rerank, "RerankRequest", kRerankProperties, R"(["query", "documents"])",
+     SharedFields::prompts},
     {BodyKind::tokenize, "TokenizeRequest", kTokenizeProperties, "[]"},
     {BodyKind::detokenize, "DetokenizeRequest", kDetokenizeProperties, R"(["tokens"])"},
+};
+
+/// Lists that may have so many elements.
+struct ListLimit {
+  BodyKind kind;
+  std::string_view field;
+  std::size_t most;
+};
+
+inline constexpr ListLimit kListLimits[] = {
+    {BodyKind::chat, "messages", kMaxMessages},
+    {BodyKind::chat, "tools", kMaxTools},
+    {BodyKind::chat, "guided_choice", kMaxChoices},
+    {BodyKind::completion, "guided_choice", kMaxChoices},
+    {BodyKind::rerank, "documents", kMaxPooledInputs},
 };
 
 /// What bodies and replies have in common.
@@ -214,21 +226,50 @@ NANOVLLM_INLINE Json sampling_schema(const SamplingField& field) {
     } else if constexpr (std::is_same_v<T, std::vector<TokenBias>>) {
       return Json::object({{"type", "object"}, {"additionalProperties", number("number", false)}});
     } else {
-      return Json();  // early_stopping: true, false or "never"
+      return Json::object({{"enum", Json::array({true, false, "never"})}});  // early_stopping
     }
   };
   return std::visit(schema_of, field.member);
 }
 
-NANOVLLM_INLINE Json body_schema(const BodySchema& body) {
-  Json properties = parse_json(body.fields);
-  if (body.has_sampling) {
+NANOVLLM_INLINE Json sampling_schema(std::string_view name) {
+  return sampling_schema(*find_sampling_field(name));
+}
+
+/// A name that is served.
+NANOVLLM_INLINE Json model_schema(std::span<const std::string> models) {
+  Json names = Json::array();
+  for (const std::string& name : models) names.push_back(name);
+  return Json::object({{"enum", std::move(names)}});
+}
+
+NANOVLLM_INLINE Json body_schema(const BodySchema& body, std::span<const std::string> models) {
+  Json properties = Json::object({{"model", model_schema(models)}});
+  const auto add = [&](std::string_view name, Json schema) {
+    if (properties.find(name) == nullptr) properties[std::string(name)] = std::move(schema);
+  };
+  const auto add_all = [&](std::string_view fields) {
+    const Json parsed = parse_json(fields);
+    for (const auto& [name, schema] : parsed.items()) add(name, schema);
+  };
+  add_all(body.fields);
+  if (body.shared != SharedFields::none) {
+    add_all(kPromptProperties);
+    add("priority", sampling_schema("priority"));
+  }
+  if (body.shared == SharedFields::generation) {
+    add_all(kGenerationProperties);
     for (const SamplingField& field : kSamplingFields) {
-      Json schema = sampling_schema(field);
-      if (properties.find(field.name) == nullptr && !schema.is_null())
-        properties[std::string(field.name)] = std::move(schema);
+      if (is_sampling_field_of(field.name, body.kind == BodyKind::chat))
+        add(field.name, sampling_schema(field));
     }
   }
+  if (body.kind == BodyKind::chat) {
+    add("max_completion_tokens", sampling_schema("max_tokens"));
+    add("top_logprobs", sampling_schema("logprobs"));
+  }
+  for (const ListLimit& limit : kListLimits)
+    if (limit.kind == body.kind) properties[std::string(limit.field)]["maxItems"] = limit.most;
   return Json::object({{"type", "object"},
                        {"required", parse_json(body.required)},
                        {"properties", std::move(properties)}});
@@ -242,17 +283,16 @@ NANOVLLM_INLINE Json reference_to(std::string_view name) {
   return Json::object({{"$ref", concat("#/components/schemas/", name)}});
 }
 
-NANOVLLM_INLINE Json operation(const RouteInfo& route) {
+NANOVLLM_INLINE Json operation(const RouteInfo& route, std::span<const std::string> models) {
   Json replies = content_of(route.reply_type, Json::object({}));
   const bool may_stream = route.body == BodyKind::chat || route.body == BodyKind::completion;
   if (may_stream) replies["text/event-stream"] = Json::object({{"schema", Json::object({})}});
   Json out = Json::object({{"summary", route.summary}, {"tags", Json::array({route.kind})}});
   if (route.path.ends_with('/')) {
-    out["parameters"] = Json::array(
-        {Json::object({{"name", "model"},
-                       {"in", "path"},
-                       {"required", true},
-                       {"schema", Json::object({{"type", "string"}, {"minLength", 1}})}})});
+    out["parameters"] = Json::array({Json::object({{"name", "model"},
+                                                   {"in", "path"},
+                                                   {"required", true},
+                                                   {"schema", model_schema(models)}})});
   }
   for (const BodySchema& body : kBodySchemas) {
     if (body.kind != route.body) continue;
@@ -269,18 +309,19 @@ NANOVLLM_INLINE Json operation(const RouteInfo& route) {
 
 }  // namespace detail
 
-NANOVLLM_INLINE Json openapi_document(std::span<const RouteInfo> routes) {
+NANOVLLM_INLINE Json openapi_document(std::span<const RouteInfo> routes,
+                                      std::span<const std::string> models) {
   Json paths = Json::object({});
   for (const RouteInfo& route : routes) {
     std::string path(route.path);
     if (path.ends_with('/')) path += "{model}";
     std::string method = route.method == "GET" ? "get" : "post";
     if (paths.find(path) == nullptr) paths[path] = Json::object({});
-    paths[path][method] = detail::operation(route);
+    paths[path][method] = detail::operation(route, models);
   }
   Json schemas = parse_json(detail::kSharedSchemas);
   for (const detail::BodySchema& body : detail::kBodySchemas)
-    schemas[std::string(body.name)] = detail::body_schema(body);
+    schemas[std::string(body.name)] = detail::body_schema(body, models);
   const std::string version =
       concat(NANOVLLM_VERSION_MAJOR, '.', NANOVLLM_VERSION_MINOR, '.', NANOVLLM_VERSION_PATCH);
   return Json::object({{"openapi", "3.1.0"},

@@ -314,7 +314,7 @@ NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::metrics(const Call&) {
 NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::describe(const Call&) {
   std::vector<RouteInfo> routes;
   for (const Route& route : kRoutes) routes.push_back(route.info);
-  return json_reply("openapi", openapi_document(routes));
+  return json_reply("openapi", openapi_document(routes, config.model_names));
 }
 
 NANOVLLM_INLINE OpenAiService::OpenAiService(AnyEngine& engine, ServiceConfig config) {

@@ -1,6 +1,8 @@
 #pragma once
 /// The fields of sampling, by OpenAI's names and vLLM's.
 
+#include <string_view>
+
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
@@ -16,6 +18,9 @@ namespace nanovllm::serve {
 /// FieldError.
 void parse_beam_search(const RequestFields& body, SamplingParams& params);
 
+/// Whether bodies have the field of SamplingParams of that name: those of completions, or chats'.
+[[nodiscard]] bool is_sampling_field_of(std::string_view name, bool is_chat);
+
 /// The field that asks for a beam search, if one does.
 [[nodiscard]] inline const char* beam_field_of(const RequestFields& body) {
   return body.has("beam_width") ? "beam_width" : "use_beam_search";
@@ -29,8 +34,8 @@ void check_sampling(const RequestFields& body, const SamplingParams& params);
 #if NANOVLLM_BODIES
 
 #include <algorithm>
+#include <span>
 #include <string>
-#include <string_view>
 
 #include "nanovllm/sampling/sampling_json.hpp"
 #include "nanovllm/serve/request/api_error.hpp"
@@ -42,9 +47,13 @@ namespace detail {
 /// Fields of a search with beams, which only completions have.
 inline constexpr std::string_view kBeamFields[] = {"best_of", "beam_width", "length_penalty",
                                                    "early_stopping"};
-/// Fields that chats and completions read in ways of their own, or do not have.
-inline constexpr std::string_view kOtherFields[] = {"max_tokens", "logprobs", "prompt_logprobs",
-                                                    "logprob_token_ids"};
+/// Fields that chats and completions read in ways of their own, and one that they do not have.
+inline constexpr std::string_view kOwnFields[] = {"max_tokens", "logprobs", "prompt_logprobs"};
+inline constexpr std::string_view kAbsentField = "logprob_token_ids";
+
+NANOVLLM_INLINE bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 NANOVLLM_INLINE void read_field(const SamplingField& field, const RequestFields& body,
                                 SamplingParams& params) {
@@ -54,12 +63,15 @@ NANOVLLM_INLINE void read_field(const SamplingField& field, const RequestFields&
 
 }  // namespace detail
 
+NANOVLLM_INLINE bool is_sampling_field_of(std::string_view name, bool is_chat) {
+  return name != detail::kAbsentField && !(is_chat && detail::is_one_of(detail::kBeamFields, name));
+}
+
 NANOVLLM_INLINE SamplingParams parse_sampling(const RequestFields& body) {
   SamplingParams params;
   for (const SamplingField& field : kSamplingFields) {
-    const auto is_field = [&](std::string_view name) { return name == field.name; };
-    if (std::ranges::none_of(detail::kBeamFields, is_field) &&
-        std::ranges::none_of(detail::kOtherFields, is_field))
+    if (is_sampling_field_of(field.name, true) &&
+        !detail::is_one_of(detail::kOwnFields, field.name))
       detail::read_field(field, body, params);
   }
   if (body.has("allowed_token_ids") && params.allowed_token_ids.empty())
