@@ -1,6 +1,7 @@
 # Real clients against the program of examples/server, which programs/server builds and tests first.
 #   programs/clients_openai, clients_langchain   OpenAI's package and LangChain
 #   programs/clients_cohere                      Cohere's package, for reranking
+#   programs/clients_lm_eval                     the requests of lm-eval
 # and with NANOVLLM_TEST_ALL:
 #   programs/clients_router                      two servers behind vllm-router, one of them killed
 #   programs/clients_openapi                     Schemathesis, by what /openapi.json says
@@ -31,13 +32,14 @@ endfunction()
 nanovllm_client_test(clients_openai "${NANOVLLM_CLIENT_PYTHON}" openai_client_test.py)
 nanovllm_client_test(clients_langchain "${NANOVLLM_CLIENT_PYTHON}" second_client_test.py)
 nanovllm_client_test(clients_cohere "${NANOVLLM_CLIENT_PYTHON}" cohere_client_test.py)
+find_program(NANOVLLM_PYTHON python3)
+mark_as_advanced(NANOVLLM_PYTHON)
+nanovllm_client_test(clients_lm_eval "${NANOVLLM_PYTHON}" lm_eval_test.py)
 if(NOT NANOVLLM_TEST_ALL)
   return()
 endif()
 nanovllm_client_test(clients_router "${NANOVLLM_CLIENT_PYTHON}" router_test.py)
 nanovllm_client_test(clients_openapi "${NANOVLLM_CLIENT_PYTHON}" openapi_test.py)
-find_program(NANOVLLM_PYTHON python3)
-mark_as_advanced(NANOVLLM_PYTHON)
 nanovllm_client_test(clients_soak "${NANOVLLM_PYTHON}" soak.py --seconds 10)
 
 add_test(NAME programs/deploy_files
