@@ -1,4 +1,4 @@
-// Streams a continuation of a prompt; `quickstart --help`.
+// Streams a continuation of a prompt; `quickstart --help`. quickstart.cu is the same on a GPU.
 #include <nanovllm/engine.hpp>
 
 #include <cstdio>
@@ -8,6 +8,13 @@
 
 namespace nvllm = nanovllm;
 namespace ex = nanovllm::examples;
+
+using Model = nvllm::Qwen3<nvllm::shapes::qwen3_any>;
+#if defined(__CUDACC__)
+using Engine = nvllm::Engine<Model, nvllm::CudaPolicy>;
+#else
+using Engine = nvllm::Engine<Model>;
+#endif
 
 int main(int argc, char** argv) try {
   const std::string usage = nvllm::concat(
@@ -20,10 +27,9 @@ int main(int argc, char** argv) try {
   const std::string prompt = line.argument(1, ex::kOpening);
   const nvllm::SamplingParams params = ex::tale_params(line);
 
-  nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_any>> engine(
-      {.model = line.argument(0, ex::kFairytale),
-       .on_load = nvllm::load_progress_line(),
-       .on_warning = nvllm::warning_lines()});
+  Engine engine({.model = line.argument(0, ex::kFairytale),
+                 .on_load = nvllm::load_progress_line(),
+                 .on_warning = nvllm::warning_lines()});
   std::printf("%s", prompt.c_str());
   engine.submit(prompt, params, [](const nvllm::TokenEvent& event) {
     std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
