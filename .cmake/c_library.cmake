@@ -1,7 +1,6 @@
 # nanovllm::c, the shared library of include/nanovllm/c/nanovllm.h, and with CUDA also nanovllm::c_cuda,
-# the same with engines on GPUs. Only where NANOVLLM_C_LIBRARY is ON. The engines are those of
-# nanovllm::prebuilt: its shapes (NANOVLLM_PREBUILT_SHAPES) and policies (NANOVLLM_PREBUILT_POLICIES).
-# Nothing but the functions of the header is visible, so it goes with any other C++ in a process.
+# the same with engines on GPUs. Only where NANOVLLM_C_LIBRARY is ON. Its engines have all tiers and ranks
+# (FullPolicy), and the shapes of NANOVLLM_SHAPES; where that is empty, all that are published. Nothing but the functions of the header is visible, so it goes with any other C++ in a process.
 
 option(NANOVLLM_C_LIBRARY "Define nanovllm::c, the shared library for C" OFF)
 if(NOT NANOVLLM_C_LIBRARY)
@@ -13,14 +12,20 @@ file(STRINGS "${PROJECT_SOURCE_DIR}/include/nanovllm/c/nanovllm.h" _nanovllm_abi
   REGEX "^#define NVLLM_ABI_VERSION ")
 string(REGEX MATCH "[0-9]+$" _nanovllm_abi "${_nanovllm_abi}")
 
-# nanovllm_add_c_library(NAME PREBUILT DEFINITION...)
-function(nanovllm_add_c_library name prebuilt)
+set(_nanovllm_c_shapes ${NANOVLLM_SHAPES})
+if(NOT _nanovllm_c_shapes)
+  set(_nanovllm_c_shapes fairytale qwen3_0_6b qwen3_1_7b qwen3_4b qwen3_8b qwen3_14b qwen3_32b qwen3_any
+    gpt2_any qwen3_moe_any)
+endif()
+
+# nanovllm_add_c_library(NAME LIBRARY DEFINITION...)
+function(nanovllm_add_c_library name library)
   set(target nanovllm_${name})
   set(exports "${PROJECT_SOURCE_DIR}/.cmake/c_library/exports.map")
-  list(JOIN _nanovllm_shapes "," shapes)
+  list(JOIN _nanovllm_c_shapes "," shapes)
   add_library(${target} SHARED "${PROJECT_SOURCE_DIR}/.cmake/c_library/library.cpp")
   add_library(nanovllm::${name} ALIAS ${target})
-  target_link_libraries(${target} PRIVATE ${prebuilt})
+  target_link_libraries(${target} PRIVATE ${library})
   target_compile_definitions(${target} PRIVATE ${ARGN} "NANOVLLM_C_SHAPES=${shapes}")
   target_include_directories(${target} INTERFACE
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>")
@@ -31,7 +36,7 @@ function(nanovllm_add_c_library name prebuilt)
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON LINK_DEPENDS "${exports}")
   if(NANOVLLM_INSTALL)
     install(TARGETS ${target} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-    set(library ${target})
+    set(library ${target})  # in the file
     cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_INCLUDEDIR
       BASE_DIRECTORY "${CMAKE_INSTALL_FULL_LIBDIR}" OUTPUT_VARIABLE includedir)
     configure_file("${PROJECT_SOURCE_DIR}/.cmake/c_library/pkg_config.in"
@@ -41,15 +46,7 @@ function(nanovllm_add_c_library name prebuilt)
   endif()
 endfunction()
 
-set(_nanovllm_engines "")
-foreach(_policy IN LISTS NANOVLLM_PREBUILT_POLICIES)
-  if(_policy STREQUAL "FullPolicy")
-    list(APPEND _nanovllm_engines NANOVLLM_C_BFLOAT16)
-  elseif(_policy STREQUAL "FullFloat32Policy")
-    list(APPEND _nanovllm_engines NANOVLLM_C_FLOAT32)
-  endif()
-endforeach()
-nanovllm_add_c_library(c nanovllm_prebuilt ${_nanovllm_engines})
-if(TARGET nanovllm_prebuilt_cuda AND "CudaFullPolicy" IN_LIST NANOVLLM_PREBUILT_POLICIES)
-  nanovllm_add_c_library(c_cuda nanovllm_prebuilt_cuda ${_nanovllm_engines} NANOVLLM_C_CUDA)
+nanovllm_add_c_library(c nanovllm::nanovllm)
+if(TARGET nanovllm_cuda_engines AND "CudaFullPolicy" IN_LIST NANOVLLM_POLICIES)
+  nanovllm_add_c_library(c_cuda nanovllm_cuda_engines NANOVLLM_C_CUDA)
 endif()

@@ -1,7 +1,7 @@
-# find_package(nanovllm [COMPONENTS cuda mpi prebuilt]) gives nanovllm::nanovllm and, with the
-# components, nanovllm::cuda, nanovllm::mpi, and nanovllm::prebuilt where it has been installed too;
-# with 'cuda' and 'prebuilt' also nanovllm::prebuilt_cuda. What the headers need is looked up here;
-# the consumer names none of it.
+# find_package(nanovllm [COMPONENTS cuda mpi]) gives nanovllm::nanovllm, nanovllm::serve and
+# nanovllm::header_only and, with the components, nanovllm::mpi, nanovllm::cuda and, where it has been
+# installed, nanovllm::cuda_engines. What the headers need is looked up here; the consumer names none
+# of it.
 
 include("${CMAKE_CURRENT_LIST_DIR}/nanovllm-dependencies.cmake")
 nanovllm_find_dependencies(_nanovllm_missing)
@@ -21,6 +21,7 @@ if("cuda" IN_LIST nanovllm_FIND_COMPONENTS)
   set(nanovllm_cuda_FOUND ${CUDAToolkit_FOUND})
   if(CUDAToolkit_FOUND)
     nanovllm_define_cuda()
+    include("${CMAKE_CURRENT_LIST_DIR}/nanovllm-cuda_engines.cmake" OPTIONAL)
   endif()
 endif()
 if("mpi" IN_LIST nanovllm_FIND_COMPONENTS)
@@ -29,19 +30,16 @@ if("mpi" IN_LIST nanovllm_FIND_COMPONENTS)
     set(nanovllm_mpi_FOUND TRUE)
   endif()
 endif()
-if("prebuilt" IN_LIST nanovllm_FIND_COMPONENTS)
-  include("${CMAKE_CURRENT_LIST_DIR}/nanovllm-prebuilt.cmake" OPTIONAL
-    RESULT_VARIABLE nanovllm_prebuilt_FOUND)
-  if(nanovllm_cuda_FOUND)
-    include("${CMAKE_CURRENT_LIST_DIR}/nanovllm-prebuilt_cuda.cmake" OPTIONAL)
-  endif()
+set(nanovllm_prebuilt_FOUND TRUE)  # deprecated: the old name of what nanovllm::nanovllm is now
+if("prebuilt" IN_LIST nanovllm_FIND_COMPONENTS AND NOT TARGET nanovllm::prebuilt)
+  add_library(nanovllm::prebuilt ALIAS nanovllm::nanovllm)
 endif()
 
 foreach(_nanovllm_component IN LISTS nanovllm_FIND_COMPONENTS)
   if(nanovllm_FIND_REQUIRED_${_nanovllm_component} AND NOT nanovllm_${_nanovllm_component}_FOUND)
     set(nanovllm_FOUND FALSE)
     set(nanovllm_NOT_FOUND_MESSAGE "nanovllm's component '${_nanovllm_component}' is not to be had: \
-the components are 'cuda', which needs the CUDA Toolkit, 'mpi', which needs MPI (on Debian \
-libopenmpi-dev), and 'prebuilt', which is installed where NANOVLLM_INSTALL_PREBUILT was on.")
+the components are 'cuda', which needs the CUDA Toolkit, and 'mpi', which needs MPI (on Debian \
+libopenmpi-dev).")
   endif()
 endforeach()

@@ -4,6 +4,7 @@
 // batching does. The program runs the same prompts through it and through the default policy: the
 // texts are equal, the time is not.
 #include <nanovllm/engine.hpp>
+#include <nanovllm/policy.hpp>
 
 #include <chrono>
 #include <cstdio>

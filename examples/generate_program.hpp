@@ -3,6 +3,8 @@
 /// line out. `generate --help` and examples/README.md state the format; jsonl.hpp reads and writes
 /// it.
 
+#include <nanovllm/engine/all_models.hpp>
+#include <nanovllm/engine/make_engine.hpp>
 #include <nanovllm/full_policy.hpp>
 
 #include <CLI/CLI.hpp>

@@ -4,6 +4,8 @@
 
 #include <nanovllm/engine.hpp>
 #include <nanovllm/model/gpt2/gpt2.hpp>
+#include <nanovllm/policy.hpp>
+#include <nanovllm/text/tokenizer.hpp>
 
 #include <algorithm>
 #include <chrono>

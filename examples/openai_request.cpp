@@ -26,8 +26,7 @@ int main(int argc, char** argv) try {
   nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_any>> engine({.model = model});
   const std::jthread steps([&](const std::stop_token& stop) { engine.run(stop); });
 
-  nvllm::EngineAdapter any(engine);
-  nvllm::serve::OpenAiService service(any, {.model_names = {"fairytale"}});
+  nvllm::serve::OpenAiService service(engine, {.model_names = {"fairytale"}});
   const nvllm::serve::HttpReply reply =
       service.answer({.method = "POST", .target = "/v1/chat/completions", .body = body});
 

@@ -4,6 +4,7 @@
 #include <nanovllm/cpu/quantized/linear.hpp>
 #include <nanovllm/engine.hpp>
 #include <nanovllm/model/save_quantized.hpp>
+#include <nanovllm/policy.hpp>
 
 #include <cstdio>
 #include <string>

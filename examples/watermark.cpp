@@ -5,6 +5,8 @@
 // chain. A text then has more green tokens than the half that chance gives, and who has the key can
 // count them. After Kirchenbauer et al., "A Watermark for Large Language Models", 2023.
 #include <nanovllm/engine.hpp>
+#include <nanovllm/policy.hpp>
+#include <nanovllm/text/tokenizer.hpp>
 
 #include <cmath>
 #include <cstdint>

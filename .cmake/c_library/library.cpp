@@ -1,11 +1,15 @@
-// The shared library of nanovllm/c/nanovllm.h. c_library.cmake says by definitions which engines of
-// nanovllm::prebuilt it has: NANOVLLM_C_SHAPES, and NANOVLLM_C_BFLOAT16, _FLOAT32 and _CUDA.
+// The shared library of nanovllm/c/nanovllm.h. c_library.cmake says by definitions which engines it
+// has: NANOVLLM_C_SHAPES, and with NANOVLLM_C_CUDA those for GPUs.
+#include "nanovllm/engine/all_models.hpp"
+#include "nanovllm/engine/make_engine.hpp"
 #include "nanovllm/full_policy.hpp"
 
 #include "nanovllm/c/library.inc"
 
 #if defined(NANOVLLM_C_CUDA)
 #include <cuda_runtime_api.h>
+
+#include "nanovllm/cuda_policy.hpp"
 #endif
 
 namespace nanovllm::c_api {
@@ -32,12 +36,8 @@ std::unique_ptr<AnyEngine> make_engine(EngineChoice choice) {
 #if defined(NANOVLLM_C_CUDA)
   if (is("cuda", "bfloat16")) return nanovllm::make_engine<All, CudaFullPolicy>(choice.config);
 #endif
-#if defined(NANOVLLM_C_BFLOAT16)
   if (is("cpu", "bfloat16")) return nanovllm::make_engine<All, FullPolicy>(choice.config);
-#endif
-#if defined(NANOVLLM_C_FLOAT32)
   if (is("cpu", "float32")) return nanovllm::make_engine<All, FullFloat32Policy>(choice.config);
-#endif
   throw UnsupportedError(
       concat("this library was not compiled for ", choice.dtype, " on the device '", device, "'"));
 }

@@ -20,6 +20,7 @@
 #include "nanovllm/engine.hpp"
 #include "nanovllm/ops/fp8_kv.hpp"
 #include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/policy.hpp"
 #include "report.hpp"
 #include "sizing.hpp"
 

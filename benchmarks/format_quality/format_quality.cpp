@@ -37,11 +37,13 @@
 #include "nanovllm/cpu/linear/fp8_matrix.hpp"
 #include "nanovllm/cpu/quantized/linear.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
 #include "nanovllm/ops/fp8_kv.hpp"
 #include "nanovllm/ops/int8_kv.hpp"
 #include "nanovllm/ops/int_weight.hpp"
 #include "nanovllm/ops/static_fp8_kv.hpp"
+#include "nanovllm/policy.hpp"
 
 namespace nv = nanovllm;
 

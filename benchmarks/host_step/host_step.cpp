@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "nanovllm/engine.hpp"
+#include "nanovllm/policy.hpp"
 
 namespace nv = nanovllm;
 

@@ -16,6 +16,7 @@
 #include "../engine_bench/program.hpp"
 #include "measure.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/model/qwen3/qwen3.hpp"
 #include "workload.hpp"
 
 namespace prefix_bench {

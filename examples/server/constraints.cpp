@@ -1,5 +1,6 @@
 #include "constraints.hpp"
 
+#include <nanovllm/engine/request/frontend.hpp>
 #include <nanovllm/grammar/bytes/grammar_vocabulary.hpp>
 #include <nanovllm/serve/constraint/cached_constraint_compiler.hpp>
 #include <nanovllm/serve/constraint/constraint_compiler.hpp>

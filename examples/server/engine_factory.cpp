@@ -1,5 +1,7 @@
 #include "engine_factory.hpp"
 
+#include <nanovllm/engine/all_models.hpp>
+#include <nanovllm/engine/make_engine.hpp>
 #include <nanovllm/full_policy.hpp>
 
 #include <utility>

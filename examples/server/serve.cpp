@@ -1,6 +1,7 @@
 // An OpenAI-compatible server for a checkpoint; docs/serving.md, `serve --help`.
 #include <nanovllm/chat/lazy_chat_template.hpp>
 #include <nanovllm/chat/tool_call_format.hpp>
+#include <nanovllm/engine/request/frontend.hpp>
 #include <nanovllm/serve/metrics.hpp>
 #include <nanovllm/serve/service.hpp>
 

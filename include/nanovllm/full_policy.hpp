@@ -22,7 +22,3 @@ struct FullFloat32Policy : FullPolicy {
 };
 
 }  // namespace nanovllm
-
-#if defined(NANOVLLM_PREBUILT)
-#include "nanovllm/engine/prebuilt_full.hpp"
-#endif

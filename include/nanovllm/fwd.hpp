@@ -14,6 +14,13 @@ struct Float32Policy;
 struct FullPolicy;
 struct FullFloat32Policy;
 
+// cuda_policy.hpp
+struct CudaPolicy;
+struct CudaFullPolicy;
+struct CudaFloat32Policy;
+struct CudaFullFloat32Policy;
+struct CudaBatchInvariantPolicy;
+
 // kv/
 struct XxPrefixHash;
 template <int kBlockSize, class Hash = XxPrefixHash>

@@ -60,3 +60,20 @@ struct Float32Policy : DefaultPolicy {
 };
 
 }  // namespace nanovllm
+
+// What an engine with a policy of one's own is compiled from.
+#include "nanovllm/engine/engine_body.hpp"
+#include "nanovllm/model/qwen3/qwen3.hpp"
+
+#if defined(NANOVLLM_SEPARATE) && !defined(NANOVLLM_COMPILED_CORE)
+namespace nanovllm {
+
+// The library has the core of every engine that plans and caches as `DefaultPolicy` does.
+extern template class EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>,
+                                 DefaultPolicy::Preemption>;
+extern template class SessionKv<
+    EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>, DefaultPolicy::Preemption>,
+    BlocksOf<DefaultPolicy>>;
+
+}  // namespace nanovllm
+#endif

@@ -21,6 +21,7 @@
 
 #include "catch.hpp"
 #include "nanovllm/c/library.inc"
+#include "nanovllm/engine/request/frontend.hpp"
 
 using namespace nanovllm;
 

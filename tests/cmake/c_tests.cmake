@@ -41,8 +41,10 @@ if(NANOVLLM_CUDART_FOLDER)
   add_test(NAME programs/c_library_cuda
     COMMAND "${CMAKE_CURRENT_LIST_DIR}/check_program.sh" "${CMAKE_CXX_COMPILER}"
       "${PROJECT_SOURCE_DIR}/.cmake/c_library/library.cpp" ${our_flags} ${other_flags}
-      "-idirafter${NANOVLLM_CUDART_FOLDER}" -DNANOVLLM_PREBUILT -DNANOVLLM_PREBUILT_CUDA
-      -DNANOVLLM_C_CUDA -DNANOVLLM_C_BFLOAT16 -DNANOVLLM_C_FLOAT32
+      "-idirafter${NANOVLLM_CUDART_FOLDER}" -DNANOVLLM_SEPARATE
+      -DNANOVLLM_POLICIES=DefaultPolicy,FullPolicy,FullFloat32Policy
+      -DNANOVLLM_CUDA_SHAPES=fairytale,qwen3_any -DNANOVLLM_CUDA_POLICIES=CudaPolicy,CudaFullPolicy
+      -DNANOVLLM_C_CUDA
       "-DNANOVLLM_C_SHAPES=fairytale,qwen3_any")
 else()
   add_test(NAME programs/c_library_cuda COMMAND "${headers_folder}/try_compiler.sh" nvcc "")

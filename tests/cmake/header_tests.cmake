@@ -58,6 +58,8 @@ function(nanovllm_generate path content)
   file(CONFIGURE OUTPUT "${path}" CONTENT "${content}" @ONLY)
 endfunction()
 
+list(REMOVE_ITEM headers nanovllm/implementation.hpp)  # for a library alone; consumer/ compiles it
+
 # What needs MPI is checked alone, where there is MPI.
 set(mpi_headers ${headers})
 list(FILTER mpi_headers INCLUDE REGEX "^nanovllm/mpi(/|\\.hpp)")
@@ -72,7 +74,7 @@ nanovllm_generate("${generated}/all_headers.inc" "${all_includes}")
 add_executable(headers_two_units EXCLUDE_FROM_ALL
   "${headers_folder}/unit_one.cpp" "${headers_folder}/unit_two.cpp")
 target_include_directories(headers_two_units PRIVATE "${generated}")
-target_link_libraries(headers_two_units PRIVATE nanovllm::nanovllm)
+target_link_libraries(headers_two_units PRIVATE nanovllm::header_only)
 target_compile_options(headers_two_units PRIVATE ${header_options})
 add_custom_target(run_headers_two_units COMMAND headers_two_units)
 
@@ -135,14 +137,14 @@ add_custom_target(run_headers_two_libraries)
 foreach(visibility IN ITEMS default hidden)
   set(prefix headers_${visibility})
   add_library(${prefix}_engine OBJECT EXCLUDE_FROM_ALL "${headers_folder}/library_engine.cpp")
-  target_link_libraries(${prefix}_engine PUBLIC nanovllm::nanovllm)
+  target_link_libraries(${prefix}_engine PUBLIC nanovllm::header_only)
   foreach(name IN ITEMS left right)
     add_library(${prefix}_${name} SHARED EXCLUDE_FROM_ALL "${headers_folder}/library_${name}.cpp")
     target_link_libraries(${prefix}_${name} PRIVATE ${prefix}_engine)
   endforeach()
   add_executable(${prefix}_program EXCLUDE_FROM_ALL "${headers_folder}/library_user.cpp")
   target_link_libraries(${prefix}_program PRIVATE
-    ${prefix}_left ${prefix}_right nanovllm::nanovllm)
+    ${prefix}_left ${prefix}_right nanovllm::header_only)
   foreach(target IN ITEMS engine left right program)
     target_compile_options(${prefix}_${target} PRIVATE ${header_options})
     set_target_properties(${prefix}_${target} PROPERTIES
@@ -231,8 +233,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   foreach(level IN ITEMS v3 v4)
     add_test(NAME headers/march-${level}
       COMMAND "${CMAKE_CXX_COMPILER}" -std=c++20 -march=x86-64-${level} -fsyntax-only
-        ${nanovllm_warnings} ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT
-        -DNANOVLLM_PREBUILT_SOURCE "${PROJECT_SOURCE_DIR}/.cmake/prebuilt/templates.cpp")
+        ${nanovllm_warnings} ${our_flags} ${other_flags} -DNANOVLLM_SEPARATE
+        -DNANOVLLM_BODIES=1 "${PROJECT_SOURCE_DIR}/.cmake/compiled/kernels.cpp")
     set_tests_properties(headers/march-${level} PROPERTIES LABELS headers TIMEOUT 600)
   endforeach()
 endif()
@@ -242,21 +244,21 @@ set(checked_pages policies sessions logits_processors structured_output chat_par
 foreach(page IN LISTS checked_pages)
   add_test(NAME headers/docs_${page} COMMAND "${headers_folder}/check_docs.sh"
     "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}/docs/${page}.md" ${our_flags} ${other_flags}
-    -DNANOVLLM_PREBUILT)
+    -DNANOVLLM_SEPARATE)
   set_tests_properties(headers/docs_${page} PROPERTIES LABELS headers TIMEOUT 600)
 endforeach()
 
 add_test(NAME headers/README COMMAND "${headers_folder}/check_readme.sh" "${CMAKE_CXX_COMPILER}"
-  "${PROJECT_SOURCE_DIR}/README.md" ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)
+  "${PROJECT_SOURCE_DIR}/README.md" ${our_flags} ${other_flags} -DNANOVLLM_SEPARATE)
 set_tests_properties(headers/README PROPERTIES LABELS headers TIMEOUT 600)
 
 find_program(NANOVLLM_CC NAMES cc gcc clang)
 mark_as_advanced(NANOVLLM_CC)
 add_test(NAME headers/samples COMMAND "${headers_folder}/check_samples.sh" "${CMAKE_CXX_COMPILER}"
   "$<$<BOOL:${NANOVLLM_CC}>:${NANOVLLM_CC}>" "${PROJECT_SOURCE_DIR}/include" ${our_flags} ${other_flags}
-  -DNANOVLLM_PREBUILT)
+  -DNANOVLLM_SEPARATE)
 set_tests_properties(headers/samples PROPERTIES LABELS headers TIMEOUT 600)
 
 add_test(NAME headers/wording COMMAND "${headers_folder}/check_wording.sh" "${CMAKE_CXX_COMPILER}"
-  ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)
+  ${our_flags} ${other_flags} -DNANOVLLM_SEPARATE)
 set_tests_properties(headers/wording PROPERTIES LABELS headers TIMEOUT 600)

@@ -1,12 +1,12 @@
-# Consumer projects: each configures a project that sets nothing, links one target of ours with the
-# usual warnings as errors, and runs on a tiny checkpoint. The network is not used. Without
-# NANOVLLM_TEST_ALL there is one, that of the installed nanovllm::prebuilt.
+# Consumer projects: each builds README's program, with a policy and a shape of its own in two more files
+# and the usual warnings as errors, and runs it on a small model. Those of CMake set nothing and link one
+# target of ours. The network is not used. Without NANOVLLM_TEST_ALL there is one, of the installed library.
 if(NOT NANOVLLM_TEST_PACKAGING)
   return()
 endif()
 
 set(consumers "${CMAKE_CURRENT_BINARY_DIR}/consumer")
-set(checkpoint "${PROJECT_SOURCE_DIR}/tests/fixtures/parity/group1_tied_yarn")
+set(checkpoint "${PROJECT_SOURCE_DIR}/examples/models/fairytale")
 
 # nanovllm_consumer_test(NAME PROJECT [CMAKE_OPTION...])
 function(nanovllm_consumer_test name project)
@@ -25,14 +25,13 @@ add_test(NAME consumer/install COMMAND "${CMAKE_CURRENT_LIST_DIR}/install.sh"
 set_tests_properties(consumer/install PROPERTIES LABELS package FIXTURES_SETUP installed_package)
 set(installed "-DCMAKE_PREFIX_PATH=${consumers}/prefix")
 
-# The programs of tests/ have nanovllm::prebuilt from the source tree; here it is installed.
-if(NANOVLLM_INSTALL_PREBUILT)
-  add_test(NAME consumer/prebuilt COMMAND "${CMAKE_CURRENT_LIST_DIR}/prebuilt.sh" "${CMAKE_COMMAND}"
-    "${CMAKE_GENERATOR}" "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}" "${consumers}/prebuilt"
-    "${checkpoint}" "${consumers}/prefix")
-  set_tests_properties(consumer/prebuilt PROPERTIES
-    LABELS package TIMEOUT 900 FIXTURES_REQUIRED installed_package)
-endif()
+# The programs of tests/ have the library from the source tree; here it is installed.
+add_test(NAME consumer/find_package COMMAND "${CMAKE_CURRENT_LIST_DIR}/installed.sh"
+  "${CMAKE_COMMAND}" "${CMAKE_GENERATOR}" "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}"
+  "${consumers}/find_package" "${checkpoint}" "${consumers}/prefix"
+  "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
+set_tests_properties(consumer/find_package PROPERTIES
+  LABELS package TIMEOUT 900 FIXTURES_REQUIRED installed_package)
 
 if(NOT NANOVLLM_TEST_ALL)
   return()
@@ -44,9 +43,15 @@ add_test(NAME consumer/default_tests
   WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
 set_tests_properties(consumer/default_tests PROPERTIES LABELS package TIMEOUT 300)
 nanovllm_consumer_test(fetch_content fetch_content "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
-nanovllm_consumer_test(find_package find_package "${installed}"
-  "-DNANOVLLM_VERSION=${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
-set_tests_properties(consumer/find_package PROPERTIES FIXTURES_REQUIRED installed_package)
+nanovllm_consumer_test(subdirectory subdirectory "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
+foreach(mode IN ITEMS header_only separate pkg_config)
+  add_test(NAME consumer/plain_${mode} COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/consumer/plain_test.sh" ${mode}
+    "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}" "${consumers}/plain_${mode}" "${checkpoint}"
+    "${consumers}/prefix")
+  set_tests_properties(consumer/plain_${mode} PROPERTIES
+    LABELS package TIMEOUT 900 SKIP_RETURN_CODE 77)
+endforeach()
+set_tests_properties(consumer/plain_pkg_config PROPERTIES FIXTURES_REQUIRED installed_package)
 
 # A project without a build type is told so.
 set(build_type "${CMAKE_CURRENT_LIST_DIR}/build_type.sh" "${CMAKE_COMMAND}" "${CMAKE_CXX_COMPILER}"
@@ -59,7 +64,7 @@ set_tests_properties(consumer/build_type_installed PROPERTIES FIXTURES_REQUIRED 
 
 if(NANOVLLM_NVCC)
   set(nvcc "-DCMAKE_CUDA_COMPILER=${NANOVLLM_NVCC}")
-  nanovllm_consumer_test(prebuilt_cuda cuda "${nvcc}" -DCMAKE_CUDA_ARCHITECTURES=90a
+  nanovllm_consumer_test(cuda_engines cuda "${nvcc}" -DCMAKE_CUDA_ARCHITECTURES=90a
     "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
   nanovllm_consumer_test(cuda_find_package cuda "${nvcc}" "${installed}")
   set_tests_properties(consumer/cuda_find_package PROPERTIES FIXTURES_REQUIRED installed_package)

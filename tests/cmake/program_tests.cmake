@@ -1,6 +1,6 @@
 # 'programs/<path>': every program of examples/ and benchmarks/, and the fingerprint, compiles for the
 # CPU; those of nvcc are in headers/cuda-files. Nothing is linked or run, and the engines of
-# nanovllm::prebuilt are not compiled again: consumer/ does that. Only with NANOVLLM_TEST_ALL.
+# nanovllm::serve are not compiled again: consumer/ does that. Only with NANOVLLM_TEST_ALL.
 if(NOT NANOVLLM_TEST_PACKAGING OR NOT NANOVLLM_TEST_ALL)
   return()
 endif()
@@ -38,7 +38,7 @@ foreach(program IN LISTS programs)
       COMMAND "${CMAKE_CURRENT_LIST_DIR}/check_program.sh" "${CMAKE_CXX_COMPILER}"
         "${PROJECT_SOURCE_DIR}/${program}" ${our_flags} ${other_flags} ${program_flags}
         "-I${PROJECT_SOURCE_DIR}/benchmarks" "-I${CMAKE_CURRENT_BINARY_DIR}/programs"
-        -DNANOVLLM_PREBUILT -DNANOVLLM_PREBUILT_CUDA)
+        -DNANOVLLM_SEPARATE -DNANOVLLM_CUDA_SHAPES=fairytale,qwen3_any -DNANOVLLM_CUDA_POLICIES=CudaPolicy,CudaFullPolicy)
   endif()
   set_tests_properties("programs/${program}" PROPERTIES
     LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 600)
@@ -48,5 +48,5 @@ endforeach()
 add_test(NAME programs/eight_bits
   COMMAND "${CMAKE_CURRENT_LIST_DIR}/check_program.sh" "${CMAKE_CXX_COMPILER}"
     "${PROJECT_SOURCE_DIR}/examples/generate.cpp" ${our_flags} ${other_flags} ${program_flags}
-    -DNANOVLLM_PREBUILT -DNANOVLLM_EIGHT_BITS)
+    -DNANOVLLM_SEPARATE -DNANOVLLM_EIGHT_BITS)
 set_tests_properties(programs/eight_bits PROPERTIES LABELS programs TIMEOUT 600)

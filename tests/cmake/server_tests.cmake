@@ -1,10 +1,8 @@
-# 'programs/server': the program of examples/server, built with the engines of nanovllm::prebuilt, and
-# what raw sockets make of it.
+# 'programs/server': the program of examples/server, and what raw sockets make of it.
 if(NOT NANOVLLM_TEST_PACKAGING)
   return()
 endif()
 
-set(NANOVLLM_SERVER_LIBRARY nanovllm::prebuilt)
 add_subdirectory("${PROJECT_SOURCE_DIR}/examples/server" "${PROJECT_BINARY_DIR}/examples/server")
 
 find_program(NANOVLLM_PYTHON python3)
@@ -34,7 +32,7 @@ if(TARGET serve AND NANOVLLM_PYTHON)
   include("${PROJECT_SOURCE_DIR}/.cmake/cli11.cmake")
   add_executable(generate_any "${CMAKE_CURRENT_SOURCE_DIR}/examples/generate_any.cpp")
   target_include_directories(generate_any PRIVATE "${PROJECT_SOURCE_DIR}/examples")
-  target_link_libraries(generate_any PRIVATE nanovllm::prebuilt CLI11::CLI11)
+  target_link_libraries(generate_any PRIVATE nanovllm::serve CLI11::CLI11)
   add_test(NAME programs/gpt2
     COMMAND "${NANOVLLM_PYTHON}" "${CMAKE_CURRENT_SOURCE_DIR}/examples/gpt2_programs_test.py"
       $<TARGET_FILE:generate_any> $<TARGET_FILE:serve>

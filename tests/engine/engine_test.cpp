@@ -2,6 +2,8 @@
 // engine, steps follow each other or are planned ahead.
 
 #include "nanovllm/engine.hpp"
+#include "nanovllm/model/qwen3/qwen3.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 #include <atomic>
 #include <cmath>

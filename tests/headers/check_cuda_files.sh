@@ -4,7 +4,7 @@
 # benchmarks, on a machine without a GPU. Warnings are errors. Each file is a unit of its own, because
 # beside others it would find what they include. It is read as for the device, host functions and what
 # they instantiate included, but for what is guarded for the host. The host's compiler, which takes
-# three times as long, is left to headers/nvcc and consumer/prebuilt_cuda. A file with kernels of its
+# three times as long, is left to headers/nvcc and consumer/cuda_engines. A file with kernels of its
 # own goes on to PTX, with few optimisations: only there nvcc notices that a kernel calls a host
 # function. With --pages the samples of these pages are one more unit: they may stand in a .cu file.
 #

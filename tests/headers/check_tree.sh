@@ -25,9 +25,9 @@
 #   C                   a .h file is in c/ alone, has a guard NANOVLLM_C_<NAME>_H, which C needs no
 #                       extension for, and includes <stddef.h> and <stdint.h> at the most
 #   faces               <module>.hpp includes headers of <module>/ alone, and the umbrella nanovllm.hpp,
-#                       at most 70 lines, includes the faces alone
-#   umbrella            nanovllm.hpp reaches every .hpp but mpi.hpp and those of cuda/, mpi/ and c/,
-#                       without the help of a .cuh
+#                       at most 70 lines, includes the faces, and what engine.hpp leaves out
+#   umbrella            nanovllm.hpp reaches every .hpp but implementation.hpp, mpi.hpp and those of
+#                       cuda/, mpi/ and c/, without the help of a .cuh
 set -euo pipefail
 
 root=${1:-"$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/include"}
@@ -150,16 +150,17 @@ awk -v graph="$graph" '
     allowed["version.hpp"] = ""
     allowed["fwd.hpp"] = "core/ version.hpp"
     allowed["policy.hpp"] = allowed["engine/"] " cpu/"
-    allowed["prebuilt.hpp"] = ""
-    allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp prebuilt.hpp"
+    allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp"
     # A face names the public headers of its module, and the umbrella names the faces.
-    allowed["nanovllm.hpp"] = "engine.hpp full_policy.hpp fwd.hpp policy.hpp version.hpp"
+    allowed["nanovllm.hpp"] = "engine/all_models.hpp engine/make_engine.hpp " \
+        "cuda_policy.hpp engine.hpp full_policy.hpp fwd.hpp policy.hpp version.hpp"
     num_faces = split("chat core cpu grammar io kv model ops parallel sampling sched serve text", faces, " ")
     for (i = 1; i <= num_faces; i++) {
       allowed[faces[i] ".hpp"] = faces[i] "/"
       allowed["nanovllm.hpp"] = allowed["nanovllm.hpp"] " " faces[i] ".hpp"
     }
-    allowed["engine.hpp"] = allowed["engine.hpp"] " cuda.cuh cuda_policy.hpp"
+    allowed["engine.hpp"] = allowed["engine.hpp"] " cuda.cuh"
+    allowed["implementation.hpp"] = "engine/ nanovllm.hpp full_policy.hpp policy.hpp"
     allowed["full_policy.hpp"] = "engine/ engine.hpp policy.hpp"
     allowed["cuda_policy.hpp"] = "kv/ parallel/ engine/runner/thread_ranks.hpp policy.hpp"
     allowed["cuda.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp cuda_policy.hpp"
@@ -453,7 +454,8 @@ awk -v graph="$graph" '
     }
     reach(FILENAME)
     for (i = 1; i < ARGC; i++)
-      if (ARGV[i] ~ /\.hpp$/ && folder_of(ARGV[i]) !~ /^((c|cuda|mpi)\/|mpi\.hpp)$/ &&
+      if (ARGV[i] ~ /\.hpp$/ &&
+          folder_of(ARGV[i]) !~ /^((c|cuda|mpi)\/|implementation\.hpp|mpi\.hpp)$/ &&
           !(ARGV[i] in reached))
         complain(1, "does not reach " ARGV[i])
     exit violations > 0

@@ -2,6 +2,7 @@
 #include "library_engine.hpp"
 
 #include <nanovllm/engine.hpp>
+#include <nanovllm/policy.hpp>
 
 #include <algorithm>
 #include <vector>

@@ -2,6 +2,7 @@
 // each, in words of ours; see check_wording.sh.
 #include <nanovllm/engine.hpp>
 #include <nanovllm/model/qwen3_moe/qwen3_moe.hpp>
+#include <nanovllm/policy.hpp>
 
 using namespace nanovllm;
 using Fairytale = Qwen3<shapes::fairytale>;

@@ -1,6 +1,7 @@
 // What a server says of itself: Prometheus text, read by a strict parser, and the reply to /health.
 
 #include "nanovllm/serve/metrics.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
 
 #include <array>
 #include <chrono>

@@ -15,7 +15,9 @@
 
 #include "chat/templates.hpp"
 #include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/text/detokenizer.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm::test {
 

@@ -55,7 +55,7 @@ struct Served {
       CHECK(error["message"].string().find(name) == std::string::npos);
   }
 
-  EngineAdapter<Engine<AnyModel>> any{
+  Engine<AnyModel> any{
       EngineConfig{.model = "examples/models/fairytale", .num_threads = 1, .max_model_len = 128}};
   OpenAiService service{
       any,

@@ -7,11 +7,13 @@
 
 #include "catch.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/constraint/cached_constraint_compiler.hpp"
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"
 #include "nanovllm/serve/service.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::serve;
@@ -54,7 +56,7 @@ class Server {
   }
 
  private:
-  EngineAdapter<Engine<Qwen3<shapes::qwen3_any>>> engine_{
+  Engine<Qwen3<shapes::qwen3_any>> engine_{
       EngineConfig{.model = "examples/models/fairytale", .num_threads = 1}};
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
   OpenAiService service_;

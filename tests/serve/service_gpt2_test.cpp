@@ -16,6 +16,7 @@
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/model/gpt2/gpt2.hpp"
 #include "nanovllm/serve/service.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 #include "serve/replies.hpp"
 
 using namespace nanovllm;

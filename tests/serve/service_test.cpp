@@ -14,6 +14,7 @@
 
 #include "catch.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/serve/constraint/cached_constraint_compiler.hpp"
@@ -485,7 +486,7 @@ TEST_CASE("the tokens of a prompt are counted once", "[serve]") {
 }
 
 TEST_CASE("the fairytale model answers", "[serve]") {
-  EngineAdapter<Engine<Qwen3<shapes::qwen3_any>>> engine(
+  Engine<Qwen3<shapes::qwen3_any>> engine(
       EngineConfig{.model = "examples/models/fairytale", .num_threads = 1});
   const auto vocabulary =
       std::make_shared<GrammarVocabulary>(*engine.text().tokenizer, engine.eos_token_ids());

@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/serve/service.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 #include "serve/scripted_engine.hpp"
 
 using namespace nanovllm;

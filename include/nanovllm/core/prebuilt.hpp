@@ -7,31 +7,30 @@
 ///     NANOVLLM_INLINE int parse(std::string_view text) { return 0; }
 ///     #endif
 ///
-/// By default every translation unit gets the bodies, as inline functions. With NANOVLLM_PREBUILT
-/// defined it gets declarations alone and links them from the target nanovllm::prebuilt: one source
-/// file there defines NANOVLLM_PREBUILT_SOURCE as well and so gets the bodies as ordinary
-/// functions. nvcc's pass for the device gets declarations alone as well: no body here runs there.
-/// A test that compiles one header alone says itself which bodies it wants.
+/// By default every translation unit gets the bodies, as inline functions. With NANOVLLM_SEPARATE
+/// defined, as by the target nanovllm::nanovllm, it gets declarations alone and links a library
+/// that was made from the same headers: there a source file that defines NANOVLLM_BODIES as 1 gets
+/// the bodies as ordinary functions. nvcc's pass for the device gets declarations alone as well: no
+/// body here runs there.
 
-#if defined(NANOVLLM_PREBUILT)
+#if defined(NANOVLLM_SEPARATE)
 #define NANOVLLM_INLINE
 #else
 #define NANOVLLM_INLINE inline
 #endif
 
 #if !defined(NANOVLLM_BODIES)
-#if defined(__CUDA_ARCH__) || (defined(NANOVLLM_PREBUILT) && !defined(NANOVLLM_PREBUILT_SOURCE))
+#if defined(__CUDA_ARCH__) || defined(NANOVLLM_SEPARATE)
 #define NANOVLLM_BODIES 0
 #else
 #define NANOVLLM_BODIES 1
 #endif
 #endif
 
-/// At the end of a header: an instance of one of its templates that nanovllm::prebuilt has
-/// compiled.
+/// At the end of a header: an instance of one of its templates that the library has compiled.
 ///
 ///   NANOVLLM_PREBUILT_TEMPLATE(void rope(const RopeArgs<float>&, const Context&))
-#if !defined(NANOVLLM_PREBUILT)
+#if !defined(NANOVLLM_SEPARATE)
 #define NANOVLLM_PREBUILT_TEMPLATE(...)
 #elif defined(NANOVLLM_PREBUILT_TEMPLATES)  // in the one source file of these
 #define NANOVLLM_PREBUILT_TEMPLATE(...) template __VA_ARGS__;

@@ -1,13 +1,14 @@
 #pragma once
-/// An engine of whatever model and policy, for code that is compiled once: servers, bindings.
+/// An engine of whatever model and policy: what every engine can do, for code that is compiled
+/// once, such as servers and bindings.
 ///
 /// ```cpp
 /// nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_0_6b>> engine({.model = "Qwen3-0.6B"});
-/// nvllm::EngineAdapter any(engine);
-/// run_server(any);  // void run_server(nvllm::AnyEngine&)
+/// run_server(engine);  // void run_server(nvllm::AnyEngine&)
 /// ```
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
@@ -17,173 +18,368 @@
 #include <span>
 #include <stop_token>
 #include <string>
-#include <type_traits>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/pooling/pooling.hpp"
-#include "nanovllm/engine/pooling/score_head.hpp"
-#include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/engine/pooling/pooling_options.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/engine/session/session.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
-#include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm {
 
-/// The members of `Engine` that name neither its model nor its policy, with the same guarantees;
-/// those of `Pooling` included.
-class AnyEngine : public Pooling<AnyEngine> {
+class ScoreHead;
+class Tokenizer;
+struct TextSide;
+
+/// What an engine can do. Every member may be called from any thread at any time, and from
+/// callbacks; steps run one at a time. `Engine` is the one of the library; one of your own need not
+/// have `generate_each`, `session_host` and what they serve: the defaults throw Error.
+class AnyEngine {
  public:
+  AnyEngine() = default;
+  AnyEngine(const AnyEngine&) = delete;
+  AnyEngine& operator=(const AnyEngine&) = delete;
   virtual ~AnyEngine() = default;
 
-  virtual RequestId submit(const Prompt& prompt, const SamplingParams& params,
-                           TokenCallback callback) = 0;
-  virtual bool abort(RequestId id) = 0;
-  // As `Engine::generate`. All throw Error for an engine that serves only what is submitted.
-  [[nodiscard]] virtual std::vector<Output> generate(std::span<const Prompt> prompts,
-                                                     const SamplingParams& params);
-  [[nodiscard]] Output generate(const Prompt& prompt, const SamplingParams& params = {}) {
-    return std::move(generate(std::span(&prompt, 1), params).front());
-  }
-  template <RangeOf<Prompt> Prompts>
-  [[nodiscard]] std::vector<Output> generate(const Prompts& prompts,
-                                             const SamplingParams& params = {}) {
-    const std::vector<Prompt> list(std::begin(prompts), std::end(prompts));
-    return generate(std::span(list), params);
-  }
-  template <RangeOf<Prompt> Prompts, std::convertible_to<std::span<const SamplingParams>> Params>
-  [[nodiscard]] std::vector<Output> generate(const Prompts& prompts, const Params& params) {
-    const std::vector<Prompt> list(std::begin(prompts), std::end(prompts));
-    return generate_each(list, std::span<const SamplingParams>(params));
-  }
-  [[nodiscard]] std::vector<Output> generate(std::initializer_list<Prompt> prompts,
-                                             const SamplingParams& params = {}) {
-    return generate(std::span(prompts.begin(), prompts.size()), params);
-  }
-  /// With settings for every prompt.
-  [[nodiscard]] virtual std::vector<Output> generate_each(std::span<const Prompt> prompts,
-                                                          std::span<const SamplingParams> params);
+  // ---- Requests ----
 
+  /// Queues a request and returns at once; `step` or `run` serves it. `callback`, if any, is told
+  /// of every token and of the end; TokenCallback says what becomes of what it throws. Throws
+  /// RequestError for a request that can never be served.
+  virtual RequestId submit(const Prompt& prompt, const SamplingParams& params = {},
+                           TokenCallback callback = {}) = 0;
+
+  /// Aborts a request: in the next call of `step`, of whatever thread, it ends with
+  /// FinishReason::abort, and its callback is told. Returns whether it had not ended or been
+  /// aborted before; false for an id that was never given.
+  virtual bool abort(RequestId id) = 0;
+
+  // ---- Serving them ----
+
+  /// Waits for the oldest step, delivers its results and calls the callbacks. The scheduling policy
+  /// chooses what a step computes for the requests that are waiting or running. With
+  /// `EngineConfig::overlap`, the next step has been launched by then and is computed meanwhile;
+  /// tokens are the same either way. Returns false when there was nothing to do and nothing has
+  /// come meanwhile.
   virtual bool step() = 0;
+
+  /// Serves requests until `stop` is requested, and sleeps while there are none. What is not done
+  /// by then stays where it is. While a thread is in `run`, every request is served to its end,
+  /// even if other threads call `step`. Throws what `step` throws.
   virtual void run(const std::stop_token& stop) = 0;
+
+  /// With `EngineConfig::processes`, every process makes the same engine. That of rank 0 serves
+  /// requests; the others call this, which does their part of its steps and returns when rank 0's
+  /// engine is destroyed. Throws what fails here, or an Error that says which other rank failed or
+  /// was lost.
   virtual void run_worker() = 0;
 
-  /// Throws Error for an engine without sessions, as the next.
-  [[nodiscard]] virtual Session session() { throw Error("this engine has no sessions"); }
-  [[nodiscard]] virtual Session load_session(const std::filesystem::path&) { return session(); }
+  // ---- Both in one ----
 
-  /// The head of a checkpoint for classification, or null.
-  [[nodiscard]] virtual std::shared_ptr<const ScoreHead> score_head() const { return nullptr; }
-
-  [[nodiscard]] virtual std::vector<TokenId> encode(const Prompt& prompt) const = 0;
-  [[nodiscard]] virtual const TextSide& text() const = 0;
-  /// The tokeniser of the checkpoint. Throws ConfigError when it has none.
-  [[nodiscard]] const Tokenizer& tokenizer() const {
-    check<ConfigError>(text().tokenizer.has_value(), "the checkpoint has no tokenizer.json");
-    return *text().tokenizer;
+  /// Serves one prompt. As below, what cannot be served is an output with an error.
+  Output generate(const Prompt& prompt, const SamplingParams& params = {}) {
+    return std::move(generate_each(std::span(&prompt, 1), std::span(&params, 1)).front());
   }
+
+  /// Serves all `prompts` and returns their outputs in the same order. A prompt that cannot be
+  /// served fails alone: its output has finish_reason `error` and the reason. If this throws,
+  /// its requests are taken back.
+  template <RangeOf<Prompt> Prompts>
+  std::vector<Output> generate(const Prompts& prompts, const SamplingParams& params = {}) {
+    return generate_each(list_of(prompts), std::span(&params, 1));
+  }
+  std::vector<Output> generate(std::initializer_list<Prompt> prompts,
+                               const SamplingParams& params = {}) {
+    return generate_each(prompts, std::span(&params, 1));
+  }
+
+  /// The same with settings for every prompt. Throws RequestError when their numbers differ.
+  template <RangeOf<Prompt> Prompts, std::convertible_to<std::span<const SamplingParams>> Params>
+  std::vector<Output> generate(const Prompts& prompts, const Params& params) {
+    const std::vector<Prompt> list = list_of(prompts);
+    const std::span<const SamplingParams> settings(params);
+    check<RequestError>(settings.size() == list.size(), "generate: ", list.size(),
+                        " prompts need as many SamplingParams, got ", settings.size());
+    return generate_each(list, settings);
+  }
+
+  /// What all of these call.
+  /// @param params  one for all of `prompts`, or one each.
+  virtual std::vector<Output> generate_each(std::span<const Prompt> prompts,
+                                            std::span<const SamplingParams> params);
+
+  // ---- Conversations, and keys and values in files ----
+
+  /// A new, empty conversation whose keys and values are kept from turn to turn; see
+  /// engine/session/session.hpp. It may outlive the engine, but has no more turns then.
+  [[nodiscard]] Session session();
+
+  /// The conversation that `Session::save` has written, with its blocks, as far as there is room
+  /// for them; it continues as if it had never been away. Throws LoadError that says what was
+  /// expected and what came when the file is cut off, altered, or of another model, checkpoint,
+  /// element type or version.
+  [[nodiscard]] Session load_session(const std::filesystem::path& path);
+
+  /// Writes all that the prefix cache has to a file in `directory`, which is made if need be. Steps
+  /// wait meanwhile. Throws Error when it cannot be written, ConfigError for a cache that cannot be
+  /// listed.
+  void save_cache(const std::filesystem::path& directory);
+
+  /// Puts what `save_cache` has written into the prefix cache, as far as there is room. Returns the
+  /// number of blocks; those that are not full are left out where the cache keeps full ones alone.
+  /// The file must be of the same model, as for `load_session`, and block size.
+  std::int32_t load_cache(const std::filesystem::path& directory);
+
+  // ---- Embeddings, scores, labels ----
+  // All are ordinary requests, in one batch with all others; their blocks stay in the prefix cache
+  // as far as that keeps them. If an input cannot be served, a call throws RequestError that names
+  // the first of them, when all have ended.
+
+  /// The embedding of each input, [dimensions or hidden_size]: the hidden state behind the last
+  /// norm at the last token. A text gets the tokens that the tokeniser adds to a text
+  /// (`Tokenizer::encode_with_template`). Throws ConfigError if `dimensions` is 0.
+  template <RangeOf<Prompt> Prompts>
+  std::vector<std::vector<float>> embed(const Prompts& inputs, const EmbedOptions& options = {}) {
+    return embed_each(list_of(inputs), options);
+  }
+  std::vector<std::vector<float>> embed(std::initializer_list<Prompt> inputs,
+                                        const EmbedOptions& options = {}) {
+    return embed_each(inputs, options);
+  }
+  std::vector<float> embed(const Prompt& input, const EmbedOptions& options = {}) {
+    return std::move(embed_each({input}, options).front());
+  }
+
+  /// How well each document answers the query, in [0, 1], by the template of Qwen3-Reranker, and by
+  /// its answers or the score head of the checkpoint. Throws RequestError if the tokeniser has no
+  /// token "yes" or "no", or if the head has several labels; ConfigError if there is no tokeniser.
+  template <RangeOf<std::string_view> Documents>
+  std::vector<float> score(std::string_view query, const Documents& documents,
+                           const ScoreOptions& options = {}) {
+    return score_each(query, {std::begin(documents), std::end(documents)}, options);
+  }
+  std::vector<float> score(std::string_view query,
+                           std::initializer_list<std::string_view> documents,
+                           const ScoreOptions& options = {}) {
+    return score_each(query, documents, options);
+  }
+
+  /// What the score head of the checkpoint says of each input, [num_labels]. A text is encoded as
+  /// for `embed`. Throws RequestError if the checkpoint has no score head.
+  template <RangeOf<Prompt> Prompts>
+  std::vector<std::vector<float>> classify(const Prompts& inputs,
+                                           const ClassifyOptions& options = {}) {
+    return classify_each(list_of(inputs), options);
+  }
+  std::vector<std::vector<float>> classify(std::initializer_list<Prompt> inputs,
+                                           const ClassifyOptions& options = {}) {
+    return classify_each(inputs, options);
+  }
+
+  // ---- What it is, and how it does ----
+
+  /// The tokens of `prompt`, as `submit` takes them. Throws RequestError if they are more than fit,
+  /// or want a tokeniser or a chat template.
+  [[nodiscard]] virtual std::vector<TokenId> encode(const Prompt& prompt) const = 0;
+
+  /// The tokeniser and the chat template of the checkpoint, as far as it has them; the type is in
+  /// engine/request/frontend.hpp.
+  [[nodiscard]] virtual const TextSide& text() const = 0;
+
+  /// The tokeniser of the checkpoint, of text/tokenizer.hpp. Throws ConfigError when it has none.
+  [[nodiscard]] const Tokenizer& tokenizer() const;
+
   [[nodiscard]] virtual std::span<const TokenId> eos_token_ids() const = 0;
   [[nodiscard]] virtual std::int64_t vocab_size() const = 0;
   /// Elements of a hidden state, and so of a whole embedding; unset if it is not known.
   [[nodiscard]] virtual std::optional<std::int64_t> hidden_size() const { return {}; }
+  /// The head of a checkpoint for classification, of engine/pooling/score_head.hpp, or null.
+  [[nodiscard]] virtual std::shared_ptr<const ScoreHead> score_head() const { return nullptr; }
+  /// Most tokens of a sequence: the model's context, or what the KV pool holds and one more.
   [[nodiscard]] virtual std::int64_t max_total_tokens() const = 0;
 
+  /// Counters and state. Every request submitted is counted once: as waiting, running or finished.
   [[nodiscard]] virtual EngineStats stats() const = 0;
+
+  /// The histograms behind the percentiles of `stats`; a copy takes 17 KB. The difference of two
+  /// copies has what came between them.
   [[nodiscard]] virtual Latencies latencies() const = 0;
+
+  /// Whether its ranks work. Answers also while a step hangs.
   [[nodiscard]] virtual Health health() const = 0;
+
+  /// Makes tensor-parallel ranks able to compute again that have failed, and fail every request
+  /// since. Requests that wait or run stay, and are computed from the start. Throws Error when it
+  /// cannot be done: a rank or its device hangs or is lost, or ranks are in other processes.
   virtual void reset() = 0;
+
+  /// Backend, threads, ranks, KV pool, policy and what runs the steps, for people.
   [[nodiscard]] virtual std::string describe() const = 0;
+
+  /// Throws Error naming the first broken invariant of the scheduler and its block manager.
   virtual void check_invariants() const = 0;
+
+  /// What its sessions need of it.
+  [[nodiscard]] virtual std::shared_ptr<SessionHost> session_host();
+
+ private:
+  template <class Prompts>
+  static std::vector<Prompt> list_of(const Prompts& prompts) {
+    return std::vector<Prompt>(std::begin(prompts), std::end(prompts));
+  }
+
+  std::vector<std::vector<float>> embed_each(std::vector<Prompt> inputs,
+                                             const EmbedOptions& options);
+  std::vector<float> score_each(std::string_view query,
+                                const std::vector<std::string_view>& documents,
+                                const ScoreOptions& options);
+  std::vector<std::vector<float>> classify_each(std::vector<Prompt> inputs,
+                                                const ClassifyOptions& options);
+
+  /// Replaces each input by its last tokens, at most `most`, behind and before those that the
+  /// tokeniser adds to it.
+  void cut(std::vector<Prompt>& inputs, std::optional<std::size_t> most, const char* what);
+
+  std::vector<Output> serve(const std::vector<Prompt>& prompts, const SamplingParams& params,
+                            const char* what);
 };
 
-inline std::vector<Output> AnyEngine::generate(std::span<const Prompt>, const SamplingParams&) {
+/// An engine of a model with this config.
+template <class Config>
+class EngineOf : public AnyEngine {
+ public:
+  /// What config.json says.
+  [[nodiscard]] virtual const Config& model_config() const = 0;
+
+  /// As AnyEngine has it; throws Cancelled soon after a request to stop.
+  [[nodiscard]] virtual std::vector<TokenId> encode(const Prompt& prompt,
+                                                    const std::stop_token& stop) const = 0;
+  using AnyEngine::encode;
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <variant>
+
+#include "nanovllm/engine/pooling/embedding.hpp"
+#include "nanovllm/engine/pooling/reranker.hpp"
+#include "nanovllm/engine/pooling/score_head.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/engine/session/session_host.hpp"
+#include "nanovllm/text/tokenizer.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE std::vector<Output> AnyEngine::generate_each(std::span<const Prompt>,
+                                                             std::span<const SamplingParams>) {
   throw Error("this engine serves requests that are submitted, and has no 'generate'");
 }
 
-inline std::vector<Output> AnyEngine::generate_each(std::span<const Prompt> prompts,
-                                                    std::span<const SamplingParams>) {
-  return generate(prompts, SamplingParams{});  // throws, too
+NANOVLLM_INLINE std::shared_ptr<SessionHost> AnyEngine::session_host() {
+  throw Error("this engine has no sessions");
 }
 
-/// `AnyEngine` on an `Engine`, or anything with its members.
-/// @tparam Engine  an engine, which is made with the constructor's arguments and lives in here; or
-///                 a reference to one, `Engine&`, which must outlive this.
-template <class Engine>
-class EngineAdapter final : public AnyEngine {
- public:
-  template <class... Arguments>
-  explicit EngineAdapter(Arguments&&... arguments)
-      : engine_(std::forward<Arguments>(arguments)...) {}
+NANOVLLM_INLINE Session AnyEngine::session() { return Session::open(session_host()); }
 
-  RequestId submit(const Prompt& prompt, const SamplingParams& params,
-                   TokenCallback callback) override {
-    return engine_.submit(prompt, params, std::move(callback));
-  }
-  bool abort(RequestId id) override { return engine_.abort(id); }
-  using AnyEngine::generate;
-  [[nodiscard]] std::vector<Output> generate(std::span<const Prompt> prompts,
-                                             const SamplingParams& params) override {
-    if constexpr (requires { engine_.generate(prompts, params); })
-      return engine_.generate(prompts, params);
-    return AnyEngine::generate(prompts, params);
-  }
-  [[nodiscard]] std::vector<Output> generate_each(std::span<const Prompt> prompts,
-                                                  std::span<const SamplingParams> params) override {
-    if constexpr (requires { engine_.generate(prompts, params); })
-      return engine_.generate(prompts, params);
-    return AnyEngine::generate_each(prompts, params);
-  }
-  bool step() override { return engine_.step(); }
-  void run(const std::stop_token& stop) override { engine_.run(stop); }
-  void run_worker() override { engine_.run_worker(); }
+NANOVLLM_INLINE Session AnyEngine::load_session(const std::filesystem::path& path) {
+  return Session::load(session_host(), path);
+}
 
-  [[nodiscard]] Session session() override { return engine_.session(); }
-  [[nodiscard]] Session load_session(const std::filesystem::path& path) override {
-    return engine_.load_session(path);
-  }
+NANOVLLM_INLINE void AnyEngine::save_cache(const std::filesystem::path& directory) {
+  const auto host = session_host();
+  host->store->save_cache(directory, host->identity);
+}
 
-  [[nodiscard]] std::shared_ptr<const ScoreHead> score_head() const override {
-    if constexpr (requires { engine_.score_head(); }) return engine_.score_head();
-    return nullptr;
-  }
+NANOVLLM_INLINE std::int32_t AnyEngine::load_cache(const std::filesystem::path& directory) {
+  const auto host = session_host();
+  return host->store->load_cache(directory, host->identity, host->layout);
+}
 
-  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const override {
-    return engine_.encode(prompt);
-  }
-  [[nodiscard]] const TextSide& text() const override { return engine_.text(); }
-  [[nodiscard]] std::span<const TokenId> eos_token_ids() const override {
-    return engine_.model_config().eos_token_ids;
-  }
-  [[nodiscard]] std::int64_t vocab_size() const override {
-    return engine_.model_config().vocab_size;
-  }
-  [[nodiscard]] std::optional<std::int64_t> hidden_size() const override {
-    if constexpr (requires { engine_.model_config().hidden_size; })
-      return engine_.model_config().hidden_size;
-    return {};
-  }
-  [[nodiscard]] std::int64_t max_total_tokens() const override {
-    return engine_.max_total_tokens();
-  }
+NANOVLLM_INLINE const Tokenizer& AnyEngine::tokenizer() const {
+  check<ConfigError>(text().tokenizer.has_value(), "the checkpoint has no tokenizer.json");
+  return *text().tokenizer;
+}
 
-  [[nodiscard]] EngineStats stats() const override { return engine_.stats(); }
-  [[nodiscard]] Latencies latencies() const override { return engine_.latencies(); }
-  [[nodiscard]] Health health() const override { return engine_.health(); }
-  void reset() override { engine_.reset(); }
-  [[nodiscard]] std::string describe() const override { return engine_.describe(); }
-  void check_invariants() const override { engine_.check_invariants(); }
+NANOVLLM_INLINE std::vector<std::vector<float>> AnyEngine::embed_each(std::vector<Prompt> inputs,
+                                                                      const EmbedOptions& options) {
+  cut(inputs, options.max_prompt_tokens, "embed");
+  std::vector<std::vector<float>> vectors;
+  for (Output& output : serve(inputs, embedding_params(options), "embed: input "))
+    vectors.push_back(std::move(output.pooled));
+  return vectors;
+}
 
- private:
-  Engine engine_;
-};
+NANOVLLM_INLINE std::vector<float> AnyEngine::score_each(
+    std::string_view query, const std::vector<std::string_view>& documents,
+    const ScoreOptions& options) {
+  const Reranker reranker(tokenizer(), options, score_head());
+  std::vector<Prompt> prompts;
+  for (const std::string_view document : documents)
+    prompts.emplace_back(reranker.prompt(query, document));
+  std::vector<float> scores;
+  for (const Output& output : serve(prompts, reranker.params(), "score: document "))
+    scores.push_back(reranker.score_of(output));
+  return scores;
+}
 
-template <class Engine>
-EngineAdapter(Engine&) -> EngineAdapter<Engine&>;
+NANOVLLM_INLINE std::vector<std::vector<float>> AnyEngine::classify_each(
+    std::vector<Prompt> inputs, const ClassifyOptions& options) {
+  const std::shared_ptr<const ScoreHead> head = score_head();
+  check<RequestError>(head != nullptr,
+                      "classify: the checkpoint has no score head, as "
+                      "'Qwen3ForSequenceClassification' has");
+  cut(inputs, options.max_prompt_tokens, "classify");
+  SamplingParams params;
+  params.repetition_penalty = 1;  // instead of the checkpoint's own
+  params.priority = options.priority;
+  params.pooler = head;
+  std::vector<std::vector<float>> labels;
+  for (Output& output : serve(inputs, params, "classify: input ")) {
+    labels.push_back(options.activate ? label_probabilities(output.pooled)
+                                      : std::move(output.pooled));
+  }
+  return labels;
+}
+
+NANOVLLM_INLINE void AnyEngine::cut(std::vector<Prompt>& inputs, std::optional<std::size_t> most,
+                                    const char* what) {
+  if (!most) return;
+  for (Prompt& input : inputs) {
+    SequenceTemplate added;
+    const auto* const text = std::get_if<std::string>(&input);
+    if (text != nullptr) added = tokenizer().sequence_template();
+    check<RequestError>(*most >= added.size() + 1, what, ": max_prompt_tokens must be at least ",
+                        added.size() + 1, ", got ", *most);
+    std::vector<TokenId> tokens = text != nullptr ? tokenizer().encode(*text) : encode(input);
+    std::string salt = std::move(input.cache_salt);
+    input = Prompt(added.wrap(std::move(tokens), *most));
+    input.cache_salt = std::move(salt);
+  }
+}
+
+NANOVLLM_INLINE std::vector<Output> AnyEngine::serve(const std::vector<Prompt>& prompts,
+                                                     const SamplingParams& params,
+                                                     const char* what) {
+  std::vector<Output> outputs = generate(prompts, params);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const FinishReason reason = outputs[i].finish_reason;
+    const bool is_served = reason == FinishReason::stop || reason == FinishReason::length;
+    check<RequestError>(is_served, what, i, ": ",
+                        outputs[i].error.empty() ? "it was aborted" : outputs[i].error);
+  }
+  return outputs;
+}
 
 }  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

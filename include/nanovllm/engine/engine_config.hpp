@@ -90,6 +90,11 @@ struct EngineConfig {
   GenerateCallback on_generate{};  ///< e.g. generate_progress_line()
 };
 
+/// The checkpoint of `config`.
+[[nodiscard]] inline Checkpoint checkpoint_of(const EngineConfig& config) {
+  return config.checkpoint ? *config.checkpoint : Checkpoint(config.model);
+}
+
 /// Weights without a checkpoint: reproducible noise, for benchmarks.
 struct RandomWeights {
   std::uint64_t seed = 0;

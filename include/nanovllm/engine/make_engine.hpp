@@ -6,8 +6,8 @@
 
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/compiled.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/setup.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/registry.hpp"
@@ -29,11 +29,18 @@ template <class List, class Policy = DefaultPolicy>
   config.checkpoint = checkpoint;
   std::unique_ptr<AnyEngine> out;
   with_model<List>(checkpoint, [&]<class Model>() {
-    using Backend = typename Policy::Backend;
-    if constexpr (runs_on<Model, ElementsOf<Policy>, Backend>()) {
-      out = std::make_unique<EngineAdapter<Engine<Model, Policy>>>(std::move(config));
+    if constexpr (is_compiled<Model, Policy>()) {
+      out = detail::body_of<Model, Policy>(std::move(config));
     } else {
-      detail::refuse_backend(checkpoint, Model::kFamily, type_name<Backend>());
+      static_assert(detail::kIsWhole<Policy>,
+                    "nanovllm: no library here has compiled the engines of all these models for "
+                    "this policy. '#include <nanovllm/policy.hpp>' compiles them in this file");
+      using Backend = typename Policy::Backend;
+      if constexpr (runs_on<Model, ElementsOf<Policy>, Backend>()) {
+        out = detail::body_of<Model, Policy>(std::move(config));
+      } else {
+        detail::refuse_backend(checkpoint, Model::kFamily, type_name<Backend>());
+      }
     }
   });
   return out;

@@ -17,6 +17,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/compiled.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
@@ -40,9 +41,6 @@
 #include "nanovllm/sched/batch_config.hpp"
 
 namespace nanovllm {
-
-/// The checkpoint of `config`.
-[[nodiscard]] Checkpoint checkpoint_of(const EngineConfig& config);
 
 /// What the checkpoint of `config` says of the model; `config` keeps the checkpoint that was
 /// opened. Throws UnsupportedModelError for one of another family, LoadError or ConfigError.
@@ -118,29 +116,78 @@ struct RunnerSetup {
                                               const Checkpoint* checkpoint,
                                               const std::optional<RandomWeights>& weights);
 
-// The next two are not inline: where nanovllm::prebuilt has them, neither the runner nor the
-// backend is compiled again.
-
-/// Allocates everything but the KV pool, and fills the weights. `Policy` is a `RunnerPolicyOf`.
-template <class Model, class Policy>
-[[nodiscard]] std::unique_ptr<StepRunner> make_runner(const typename Model::Config& model,
-                                                      const RunnerSetup& setup) {
-  return std::make_unique<Runner<Model, Policy>>(model, setup.config, setup.weights);
-}
-
 /// What an engine asks of its backend's type; see ops/backend.hpp.
 struct BackendTraits {
   bool is_asynchronous = false;
   double kv_share = 0;
   int default_batched_tokens = 0;
 };
+
+/// What computes the steps of an engine of `Model`. `Policy` is a `RunnerPolicyOf`: where the
+/// library has an engine that differs in scheduling, preemption, cache, processors or block size
+/// alone, neither the runner nor the backend is compiled again.
 template <class Model, class Policy>
-[[nodiscard]] BackendTraits backend_traits() {
-  using Backend = typename Policy::Backend;
-  return {.is_asynchronous = Backend::kAsynchronous,
-          .kv_share = Backend::kKvShare,
-          .default_batched_tokens = Backend::kDefaultBatchedTokens};
+struct RunnerMaker {
+  /// Allocates everything but the KV pool, and fills the weights.
+  [[nodiscard]] static std::unique_ptr<StepRunner> make(const ConfigOf<Model>& model,
+                                                        const RunnerSetup& setup) {
+    return std::make_unique<Runner<Model, Policy>>(model, setup.config, setup.weights);
+  }
+
+  [[nodiscard]] static BackendTraits traits() {
+    using Backend = typename Policy::Backend;
+    return {.is_asynchronous = Backend::kAsynchronous,
+            .kv_share = Backend::kKvShare,
+            .default_batched_tokens = Backend::kDefaultBatchedTokens};
+  }
+};
+
+/// The same in the library, for a `Policy` whose engine is compiled.
+template <class Model, class Policy>
+struct CompiledRunnerMaker {
+  [[nodiscard]] static std::unique_ptr<StepRunner> make(const ConfigOf<Model>& model,
+                                                        const RunnerSetup& setup);
+  [[nodiscard]] static BackendTraits traits();
+};
+
+namespace detail {
+
+/// Whether the engine of `Compiled` is compiled for `Model`, and its runner is that of `Policy`.
+template <class Model, class Policy, class Compiled>
+[[nodiscard]] consteval bool has_compiled_runner() {
+  if constexpr (is_compiled<Model, Compiled>() && kIsWhole<Compiled>)
+    return std::is_same_v<nanovllm::RunnerPolicyOf<Compiled>, Policy>;
+  return false;
 }
+
+/// The first of `Policies` for which that is so; void: none.
+template <class Model, class Policy, class... Policies>
+struct CompiledTwin {
+  using type = void;
+};
+template <class Model, class Policy, class First, class... Rest>
+struct CompiledTwin<Model, Policy, First, Rest...> {
+  using type = typename std::conditional_t<has_compiled_runner<Model, Policy, First>(),
+                                           std::type_identity<First>,
+                                           CompiledTwin<Model, Policy, Rest...>>::type;
+};
+#if defined(NANOVLLM_CUDA_POLICIES)
+template <class Model, class Policy>
+using CompiledTwinOf =
+    typename CompiledTwin<Model, Policy, NANOVLLM_POLICIES, NANOVLLM_CUDA_POLICIES>::type;
+#else
+template <class Model, class Policy>
+using CompiledTwinOf = typename CompiledTwin<Model, Policy, NANOVLLM_POLICIES>::type;
+#endif
+
+}  // namespace detail
+
+/// Of the two above the one for an engine of `Policy`, any policy.
+template <class Model, class Policy>
+using RunnerMakerOf = std::conditional_t<
+    std::is_void_v<detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>,
+    RunnerMaker<Model, RunnerPolicyOf<Policy>>,
+    CompiledRunnerMaker<Model, detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>>;
 
 /// Makes the KV pools, which come after everything else has its memory, and returns the blocks of
 /// the one that steps compute in: those of `config.kv_size`, or as many as max_num_seqs sequences
@@ -217,10 +264,10 @@ template <class Model, class Policy, class Blocks>
     check_checkpoint_size(model, files);
   }
   auto score_head = score_head_of(model, checkpoint);
-  const BackendTraits backend = backend_traits<Model, RunnerPolicyOf<Policy>>();
+  const BackendTraits backend = RunnerMakerOf<Model, Policy>::traits();
   const BatchConfig batch = choose_batch_config(config, backend.default_batched_tokens);
   auto runner = needing_memory("the weights and the buffers of steps", config, [&] {
-    return make_runner<Model, RunnerPolicyOf<Policy>>(
+    return RunnerMakerOf<Model, Policy>::make(
         model, choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
                                    weights));
   });
@@ -261,10 +308,6 @@ template <class Model, class Policy, class Blocks>
 #include "nanovllm/core/random_seed.hpp"
 
 namespace nanovllm {
-
-NANOVLLM_INLINE Checkpoint checkpoint_of(const EngineConfig& config) {
-  return config.checkpoint ? *config.checkpoint : Checkpoint(config.model);
-}
 
 NANOVLLM_INLINE void throw_no_memory(const char* part, const EngineConfig& config,
                                      const char* reason) {

@@ -23,6 +23,32 @@ namespace detail {
 template <class Shape>
 struct ModelOfShape;
 
+/// The shape and the config of a model. Each family has a specialisation beside its shapes, which
+/// knows them where the model is only declared; models without a shape have this one.
+template <class Model>
+struct ModelTraits {
+  struct Unknown {};
+  static constexpr Unknown kShape{};
+  using Config = Unknown;
+};
+template <class Model>
+requires requires { typename Model::Config; }
+struct ModelTraits<Model> {
+  static constexpr std::nullptr_t kShape{};
+  using Config = typename Model::Config;
+};
+
+/// Whether `Model` is that of one of these shapes.
+template <class Model, class... Shapes>
+[[nodiscard]] consteval bool is_model_of(const Shapes&... shapes) {
+  const auto is_of = []<class Shape>(const Shape& shape) {
+    if constexpr (std::is_same_v<Shape, std::remove_cvref_t<decltype(ModelTraits<Model>::kShape)>>)
+      return shape == ModelTraits<Model>::kShape;
+    return false;
+  };
+  return (is_of(shapes) || ...);
+}
+
 /// `size`, or 0 where it is known at run time only.
 [[nodiscard]] constexpr int fixed_or_zero(std::size_t size) {
   return size == std::dynamic_extent ? 0 : static_cast<int>(size);
@@ -101,5 +127,9 @@ class RankShares {
 template <auto kShape>
 using ModelOf =
     typename detail::ModelOfShape<std::remove_cvref_t<decltype(kShape)>>::template type<kShape>;
+
+/// What config.json says of `Model`: its `Config`.
+template <class Model>
+using ConfigOf = typename detail::ModelTraits<Model>::Config;
 
 }  // namespace nanovllm

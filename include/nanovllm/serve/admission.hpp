@@ -14,11 +14,13 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
 #include "nanovllm/serve/request/chat_request.hpp"
 #include "nanovllm/serve/request/prompt_truncation.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm::serve {
 

@@ -2,8 +2,7 @@
 /// The OpenAI API on an engine: requests in, replies out, over any transport.
 ///
 /// ```cpp
-/// nvllm::EngineAdapter any(engine);
-/// nvllm::serve::OpenAiService service(any, {.model_names = {"Qwen3-0.6B"}});
+/// nvllm::serve::OpenAiService service(engine, {.model_names = {"Qwen3-0.6B"}});
 /// nvllm::serve::HttpReply reply = service.answer(
 ///     {.method = "POST", .target = "/v1/chat/completions", .body = R"({"messages": …})"});
 /// ```

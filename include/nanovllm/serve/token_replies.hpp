@@ -9,6 +9,7 @@
 #include "nanovllm/serve/effort.hpp"
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/reply/generation.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm::serve {
 

@@ -1,5 +1,6 @@
-// Engines on the GPU in a translation unit of the host's compiler: one that nanovllm::prebuilt_cuda
+// Engines on the GPU in a translation unit of the host's compiler: one that nanovllm::cuda_engines
 // has, and one that shares its kernels and has a scheduling of its own. Without a GPU they say so.
+#include <nanovllm/cuda_policy.hpp>
 #include <nanovllm/engine.hpp>
 
 #include <cstdio>

@@ -174,8 +174,7 @@ TEST_CASE("a step that fails leaves the log-probabilities of the prompt that the
 
 TEST_CASE("asking for its health, one finds out that an idle engine has recovered", "[engine]") {
   TestEngine engine(small_config(false));
-  EngineAdapter any(engine);
-  serve::HealthCheck check(any, std::chrono::seconds(0));
+  serve::HealthCheck check(engine, std::chrono::seconds(0));
   FailingBackend::steps_left = 0;
   CHECK(engine.generate("Once upon", greedy(3)).finish_reason == FinishReason::error);
   // It fails once more, by the step that the first question has asked for.

@@ -12,6 +12,7 @@
 /// change of results, as the number of preemptions, goes to standard error.
 
 #include <nanovllm/engine.hpp>
+#include <nanovllm/model/qwen3/qwen3.hpp>
 
 #include <bit>
 #include <cstdint>

@@ -55,8 +55,7 @@ struct Served {
   const Json oracle = embedding_oracle();
   Engine<AnyModel, Float32Policy> engine{
       {.checkpoint = embedding_model(), .num_threads = 2, .max_model_len = 256}};
-  EngineAdapter<Engine<AnyModel, Float32Policy>&> any{engine};
-  OpenAiService service{any,
+  OpenAiService service{engine,
                         {.score = {.yes = oracle["scores"]["yes"].get<TokenId>(),
                                    .no = oracle["scores"]["no"].get<TokenId>()}}};
 };
@@ -207,8 +206,7 @@ TEST_CASE("a classifier scores by its head, and generates no text", "[serve][poo
   const Json oracle = score_head_oracle();
   Engine<AnyModel, Float32Policy> engine(
       {.checkpoint = classifier_model(0), .num_threads = 2, .max_model_len = 256});
-  EngineAdapter any(engine);
-  OpenAiService service(any);
+  OpenAiService service(engine);
   const auto ask = [&](const char* target, const std::string& fields) {
     const auto exchange =
         service.handle({.method = "POST", .target = target, .body = "{" + fields + "}"});
@@ -280,7 +278,7 @@ TEST_CASE("what cannot be embedded or scored is refused by its field", "[serve][
   served.check_refused("/rerank", R"("query": "a", "documents": ["b"], "top_n": -1)", Json("top_n"),
                        "an integer in [0, ");
 
-  OpenAiService plain(served.any);
+  OpenAiService plain(served.engine);
   const HttpReply reply = plain.answer(
       {.method = "POST", .target = "/score", .body = R"({"text_1": "a", "text_2": "b"})"});
   CHECK(reply.head.status == 400);

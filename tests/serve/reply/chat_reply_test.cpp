@@ -1,4 +1,6 @@
 #include "nanovllm/serve/reply/chat_reply.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 #include <cstddef>
 #include <cstdint>

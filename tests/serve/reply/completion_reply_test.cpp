@@ -1,4 +1,5 @@
 #include "nanovllm/serve/reply/completion_reply.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 #include <cstddef>
 #include <cstdint>

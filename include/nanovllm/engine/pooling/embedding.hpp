@@ -1,29 +1,16 @@
 #pragma once
-/// Settings of `Engine::embed`, and the form of queries that Qwen3-Embedding was trained with.
+/// Requests for embeddings, and the form of queries that Qwen3-Embedding was trained with.
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/pooling/pooling_options.hpp"
 #include "nanovllm/sampling/pooler.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm {
-
-/// How embeddings are made.
-struct EmbedOptions {
-  bool normalize = true;  ///< scale each vector to length 1
-  /// How many elements of a vector to keep, its first ones, before it is scaled; unset: all.
-  std::optional<std::size_t> dimensions{};
-  /// Of an input with more tokens, those that the tokeniser adds included, the last ones are kept.
-  /// Unset: an input that does not fit into the model's context is refused.
-  std::optional<std::size_t> max_prompt_tokens{};
-  std::int32_t priority = 0;  ///< as SamplingParams has it
-};
 
 /// The request that gives the embedding of a prompt as `Output::pooled`. Throws ConfigError if
 /// `dimensions` is 0.

@@ -3,7 +3,6 @@
 /// that it was converted to, for a single label or for the labels "yes" and "no".
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -13,27 +12,13 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/pooling/pooling_options.hpp"
 #include "nanovllm/engine/pooling/score_head.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm {
-
-/// How documents are scored.
-struct ScoreOptions {
-  /// The task in a sentence.
-  std::string instruction =
-      "Given a web search query, retrieve relevant passages that answer the query";
-  /// The answers, unless the checkpoint has a score head; unset: the tokens "yes" and "no".
-  std::optional<TokenId> yes{}, no{};
-  /// Of a longer prompt the end of the document is cut off. Unset: it is refused if it does not fit
-  /// into the model's context.
-  std::optional<std::size_t> max_prompt_tokens{};
-  /// Of a document of more tokens the end is cut off. Unset: none is.
-  std::optional<std::size_t> max_tokens_per_doc{};
-  std::int32_t priority = 0;  ///< as SamplingParams has it
-};
 
 /// Makes prompts of queries and documents, and scores of the outcomes: p(yes) / (p(yes) + p(no)) at
 /// the first token of the answer, with a score head for one label the logistic function of its

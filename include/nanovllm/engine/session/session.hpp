@@ -11,11 +11,13 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
-#include "nanovllm/engine/session/conversation.hpp"
-#include "nanovllm/engine/session/session_host.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm {
+
+class Frontend;
+struct Conversation;
+struct SessionHost;
 
 /// A conversation, made by `Engine::session`:
 ///
@@ -110,8 +112,7 @@ class Session {
   void clear();
 
  private:
-  template <class Engine>
-  friend class Conversations;
+  friend class AnyEngine;
   struct State;
 
   explicit Session(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -145,7 +146,10 @@ class Session {
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/engine/session/conversation.hpp"
 #include "nanovllm/engine/session/kv_file.hpp"
+#include "nanovllm/engine/session/session_host.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/section_file.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"

@@ -32,6 +32,11 @@ struct detail::ModelOfShape<Gpt2Shape> {
   template <Gpt2Shape kShape>
   using type = Gpt2<kShape>;
 };
+template <Gpt2Shape kModelShape>
+struct detail::ModelTraits<Gpt2<kModelShape>> {
+  static constexpr Gpt2Shape kShape = kModelShape;
+  using Config = Gpt2Config;
+};
 
 namespace shapes {
 

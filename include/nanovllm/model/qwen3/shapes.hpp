@@ -34,6 +34,11 @@ struct detail::ModelOfShape<Qwen3Shape> {
   template <Qwen3Shape kShape>
   using type = Qwen3<kShape>;
 };
+template <Qwen3Shape kModelShape>
+struct detail::ModelTraits<Qwen3<kModelShape>> {
+  static constexpr Qwen3Shape kShape = kModelShape;
+  using Config = Qwen3Config;
+};
 
 namespace shapes {
 

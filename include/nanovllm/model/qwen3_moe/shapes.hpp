@@ -39,6 +39,11 @@ struct detail::ModelOfShape<Qwen3MoeShape> {
   template <Qwen3MoeShape kShape>
   using type = Qwen3Moe<kShape>;
 };
+template <Qwen3MoeShape kModelShape>
+struct detail::ModelTraits<Qwen3Moe<kModelShape>> {
+  static constexpr Qwen3MoeShape kShape = kModelShape;
+  using Config = Qwen3MoeConfig;
+};
 
 namespace shapes {
 

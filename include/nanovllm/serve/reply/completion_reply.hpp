@@ -13,6 +13,7 @@
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/reply/logprobs.hpp"
 #include "nanovllm/serve/reply/reply_writer.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm::serve {
 

@@ -10,6 +10,7 @@
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
 #include "nanovllm/serve/effort.hpp"
 #include "nanovllm/serve/engine_exchange.hpp"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# prebuilt.sh CMAKE GENERATOR COMPILER SOURCE_FOLDER BUILD_FOLDER CHECKPOINT PREFIX: builds the consumer
-# of nanovllm::prebuilt as it is installed in PREFIX, runs it, and says what a change of its source costs: seconds of a core to
-# compile it again. That must be little more than the include takes.
+# installed.sh CMAKE GENERATOR COMPILER SOURCE_FOLDER BUILD_FOLDER CHECKPOINT PREFIX VERSION: builds the
+# consumer of the library as it is installed in PREFIX, runs it, and says what a change of README's
+# program costs: seconds of a core to compile it again. That must be little more than the include takes.
 set -euo pipefail
 
-cmake=$1 generator=$2 compiler=$3 source=$4 build=$5 checkpoint=$6 prefix=$7
-"$cmake" -G "$generator" -S "$source/tests/consumer/prebuilt" -B "$build" \
+cmake=$1 generator=$2 compiler=$3 source=$4 build=$5 checkpoint=$6 prefix=$7 version=$8
+"$cmake" -G "$generator" -S "$source/tests/consumer/find_package" -B "$build" \
   "-DCMAKE_CXX_COMPILER=$compiler" -DCMAKE_CXX_COMPILER_LAUNCHER= \
-  "-DCMAKE_PREFIX_PATH=$prefix"
+  "-DCMAKE_PREFIX_PATH=$prefix" "-DNANOVLLM_VERSION=$version"
 "$cmake" --build "$build" --parallel 1
 "$build/consumer" "$checkpoint"
 
@@ -21,6 +21,6 @@ seconds_of() {
   awk -v ticks=$((after - before)) -v hz="$(getconf CLK_TCK)" 'BEGIN { printf "%.1f\n", ticks / hz }'
 }
 include=$(seconds_of include_alone)
-rebuild=$(seconds_of consumer)
+rebuild=$(seconds_of readme)
 echo "the include alone $include s, the program again $rebuild s"
 awk -v a="$include" -v b="$rebuild" 'BEGIN { exit !(b <= 1.5 * a + 1) }'

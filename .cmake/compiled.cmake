@@ -1,0 +1,130 @@
+# nanovllm::nanovllm: the library as CMake compiles it, once, from the headers. It is built where a target
+# links it; with NANOVLLM_INSTALL always, and installed. Two more are built for those who link them:
+# nanovllm::serve, the server's protocols, and with CUDA nanovllm::cuda_engines. Where NANOVLLM_COMPILED
+# is OFF, nanovllm::nanovllm and nanovllm::serve are nanovllm::header_only.
+#
+#   NANOVLLM_SHAPES    the shapes whose engines are compiled; those of engine/compiled.hpp if empty
+#   NANOVLLM_POLICIES  the policies that they are compiled for; the same, and CudaPolicy
+
+option(NANOVLLM_COMPILED "Compile nanovllm::nanovllm once; OFF: it is header-only" ON)
+set(NANOVLLM_SHAPES "" CACHE STRING "Shapes whose engines are compiled; a few if empty")
+set(NANOVLLM_POLICIES "" CACHE STRING "Policies that they are compiled for; DefaultPolicy and CudaPolicy if empty")
+if(NOT NANOVLLM_COMPILED)
+  add_library(nanovllm INTERFACE)
+  add_library(nanovllm_serve INTERFACE)
+  foreach(target IN ITEMS nanovllm nanovllm_serve)
+    target_link_libraries(${target} INTERFACE nanovllm_header_only)
+  endforeach()
+  add_library(nanovllm::nanovllm ALIAS nanovllm)
+  add_library(nanovllm::serve ALIAS nanovllm_serve)
+  set_target_properties(nanovllm_serve PROPERTIES EXPORT_NAME serve)
+  return()
+endif()
+
+# nanovllm_bodies(VARIABLE NAME OWN FOLDER... BELOW FOLDER...): a source with the bodies of the headers in
+# the folders OWN. Those that they see are BELOW; these come first, and as declarations alone.
+function(nanovllm_bodies variable name)
+  cmake_parse_arguments(arg "" "" "OWN;BELOW" ${ARGN})
+  set(text "// The bodies of the headers in ${arg_OWN}.\n")
+  foreach(bodies IN ITEMS 0 1)
+    string(APPEND text "#undef NANOVLLM_BODIES\n#define NANOVLLM_BODIES ${bodies}\n")
+    set(folders ${arg_BELOW})
+    if(bodies)
+      set(folders ${arg_OWN})
+    endif()
+    foreach(folder IN LISTS folders)
+      file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
+        "${PROJECT_SOURCE_DIR}/include/nanovllm/${folder}/*.hpp")
+      foreach(header IN LISTS headers)
+        string(APPEND text "#include \"${header}\"\n")
+      endforeach()
+    endforeach()
+  endforeach()
+  set(source "${PROJECT_BINARY_DIR}/nanovllm_compiled/${name}.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "${text}" @ONLY)
+  set(${variable} ${${variable}} "${source}" PARENT_SCOPE)
+endfunction()
+
+# nanovllm_engines(VARIABLE EXTENSION SHAPES POLICY): a source with the engines of one policy.
+function(nanovllm_engines variable extension shapes policies)
+  set(core "")
+  if(policies STREQUAL "DefaultPolicy")
+    set(core "#define NANOVLLM_COMPILED_CORE\n")
+  endif()
+  set(source "${PROJECT_BINARY_DIR}/nanovllm_compiled/engines_${policies}.${extension}")
+  configure_file("${PROJECT_SOURCE_DIR}/.cmake/compiled/engines.in" "${source}" @ONLY)
+  set(${variable} ${${variable}} "${source}" PARENT_SCOPE)
+endfunction()
+
+# nanovllm_add_compiled(NAME LIBRARY SOURCE...)
+function(nanovllm_add_compiled name library)
+  add_library(${name} STATIC EXCLUDE_FROM_ALL ${ARGN})
+  target_link_libraries(${name} PUBLIC ${library})
+  # A program that is built for its debugger still has a fast engine.
+  target_compile_options(${name} PRIVATE
+    "$<$<NOT:$<CONFIG:Release,RelWithDebInfo,MinSizeRel,None>>:-O2>")
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  if(NANOVLLM_INSTALL)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL OFF)
+  endif()
+endfunction()
+
+# The two lists, with commas, and what a program must be told of them.
+set(_nanovllm_shapes ${NANOVLLM_SHAPES})
+set(_nanovllm_policies ${NANOVLLM_POLICIES})
+
+if(NOT _nanovllm_shapes)
+  file(STRINGS "${PROJECT_SOURCE_DIR}/include/nanovllm/engine/compiled.hpp" _nanovllm_shapes
+    REGEX "^#define NANOVLLM_SHAPES ")
+  string(REGEX REPLACE "^#define NANOVLLM_SHAPES " "" _nanovllm_shapes "${_nanovllm_shapes}")
+  string(REPLACE ", " ";" _nanovllm_shapes "${_nanovllm_shapes}")
+endif()
+set(_nanovllm_cuda_policies ${_nanovllm_policies})
+list(FILTER _nanovllm_cuda_policies INCLUDE REGEX "^Cuda")
+list(FILTER _nanovllm_policies EXCLUDE REGEX "^Cuda")
+if(NOT NANOVLLM_POLICIES)
+  set(_nanovllm_cuda_policies CudaPolicy)
+endif()
+list(PREPEND _nanovllm_policies DefaultPolicy)
+list(REMOVE_DUPLICATES _nanovllm_policies)
+list(JOIN _nanovllm_shapes "," _nanovllm_shape_list)
+list(JOIN _nanovllm_policies "," _nanovllm_policy_list)
+
+set(_nanovllm_sources "${PROJECT_SOURCE_DIR}/.cmake/compiled/kernels.cpp")
+foreach(_policy IN LISTS _nanovllm_policies)
+  nanovllm_engines(_nanovllm_sources cpp "${_nanovllm_shape_list}" ${_policy})
+endforeach()
+set(_nanovllm_below_engine core io text chat ops kv parallel model sampling sched)
+nanovllm_bodies(_nanovllm_sources engine OWN engine BELOW ${_nanovllm_below_engine} cpu)
+nanovllm_bodies(_nanovllm_sources grammar OWN grammar BELOW core io text ops model sampling)
+nanovllm_bodies(_nanovllm_sources model OWN ops kv parallel model sampling sched cpu BELOW core io)
+nanovllm_bodies(_nanovllm_sources text OWN core io text)
+nanovllm_bodies(_nanovllm_sources chat OWN chat BELOW core io)
+nanovllm_add_compiled(nanovllm nanovllm_header_only ${_nanovllm_sources})
+add_library(nanovllm::nanovllm ALIAS nanovllm)
+add_library(nanovllm::prebuilt ALIAS nanovllm)  # deprecated: its old name
+target_compile_definitions(nanovllm PUBLIC NANOVLLM_SEPARATE
+  "NANOVLLM_SHAPES=${_nanovllm_shape_list}" "NANOVLLM_POLICIES=${_nanovllm_policy_list}")
+
+set(_nanovllm_sources "")
+nanovllm_bodies(_nanovllm_sources serve OWN serve BELOW ${_nanovllm_below_engine} grammar engine)
+nanovllm_add_compiled(nanovllm_serve nanovllm ${_nanovllm_sources})
+add_library(nanovllm::serve ALIAS nanovllm_serve)
+set_target_properties(nanovllm_serve PROPERTIES EXPORT_NAME serve)
+
+# A consumer has enabled the CUDA language, or there is nothing to compile with. Mixtures of experts need
+# an include for their kernels.
+if(NANOVLLM_WITH_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
+  list(REMOVE_ITEM _nanovllm_shapes qwen3_moe_any)
+  list(JOIN _nanovllm_shapes "," _nanovllm_shape_list)
+  list(JOIN _nanovllm_cuda_policies "," _nanovllm_policy_list)
+  set(_nanovllm_sources "")
+  foreach(_policy IN LISTS _nanovllm_cuda_policies)
+    nanovllm_engines(_nanovllm_sources cu "${_nanovllm_shape_list}" ${_policy})
+  endforeach()
+  nanovllm_add_compiled(nanovllm_cuda_engines nanovllm::cuda ${_nanovllm_sources})
+  add_library(nanovllm::cuda_engines ALIAS nanovllm_cuda_engines)
+  target_compile_definitions(nanovllm_cuda_engines PUBLIC
+    "NANOVLLM_CUDA_SHAPES=${_nanovllm_shape_list}" "NANOVLLM_CUDA_POLICIES=${_nanovllm_policy_list}")
+  set_target_properties(nanovllm_cuda_engines PROPERTIES EXPORT_NAME cuda_engines)
+endif()

@@ -1,0 +1,4 @@
+// The include alone.
+#include <nanovllm/engine.hpp>
+
+int main() { return 0; }

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# run.sh [--check] [--runs N] [FOLDER]: what programs cost to compile, in user seconds of a core and as
+# ratios to a page of nlohmann/json that is compiled in the same round. Every program is linked and runs
+# the fairytale model. First the library is built, in FOLDER (a new one unless given), with all cores:
+# that is what the first build of a project takes. The figures are medians of N rounds, 3 unless given.
+# With --check, a ratio more than a fifth above its goal is a failure.
+set -euo pipefail
+
+source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+here=$source/benchmarks/compile_time
+checks=0 rounds=3 build=""
+while [ $# -gt 0 ]; do
+  case $1 in
+    --check) checks=1; shift ;;
+    --runs) rounds=$2; shift 2 ;;
+    *) build=$1; shift ;;
+  esac
+done
+if [ -z "$build" ]; then
+  build=$(mktemp -d)
+  trap 'rm -rf "$build"' EXIT
+fi
+mkdir -p "$build/project"
+compiler=${CXX:-g++}
+
+# The project of README's "In your build", with FetchContent.
+cat > "$build/project/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.24)
+project(app LANGUAGES CXX)
+include(FetchContent)
+FetchContent_Declare(nanovllm SOURCE_DIR "$source")
+FetchContent_MakeAvailable(nanovllm)
+add_executable(app "$here/readme.cpp")
+target_link_libraries(app PRIVATE nanovllm::nanovllm)
+END
+cmake -S "$build/project" -B "$build/app" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=$compiler" \
+  > /dev/null
+cores=$(nproc)
+start=$(date +%s.%N)
+cmake --build "$build/app" --parallel "$cores" > /dev/null
+first=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.0f", b - a }')
+
+library=$(find "$build/app" -name libnanovllm.a)
+include="-I$source/include"
+libraries="-lpcre2-8 -lutf8proc -lxxhash -pthread"
+policy_lists=$(grep -rhoE -- '-DNANOVLLM_[A-Z_]+(=[^ ]+)?' "$build/app/CMakeFiles/app.dir" | sort -u | tr '\n' ' ')
+
+# name, source, flags, libraries; the goal as a ratio
+programs=(
+  "json|json.cpp||"
+  "include, linked|include.cpp|$include $policy_lists|$library $libraries"
+  "README's program, linked|readme.cpp|$include $policy_lists|$library $libraries"
+  "a policy of one's own, linked|own_policy.cpp|$include $policy_lists|$library $libraries"
+  "a policy and a shape, linked|own_shape.cpp|$include $policy_lists|$library $libraries"
+  "include, header-only|include.cpp|$include|$libraries"
+  "README's program, header-only|readme.cpp|$include|$libraries")
+goals=(1 0.5 0.7 2.5 3.3 2.2 8)
+
+times=()
+for ((round = 0; round < rounds; ++round)); do
+  for i in "${!programs[@]}"; do
+    IFS='|' read -r _ file flags more <<< "${programs[i]}"
+    # shellcheck disable=SC2086
+    seconds=$({ TIMEFORMAT=%U; time "$compiler" -std=c++20 -O2 $flags -c "$here/$file" -o "$build/$i.o" 1>&2 2> /dev/null; } 2>&1)
+    times[i]="${times[i]:-} $seconds"
+    # shellcheck disable=SC2086
+    "$compiler" "$build/$i.o" $more -o "$build/$i"
+    "$build/$i" "$source/examples/models/fairytale" > /dev/null
+  done
+done
+
+median() { tr ' ' '\n' <<< "$1" | grep . | sort -n | awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] }'; }
+status=0
+json=$(median "${times[0]}")
+echo "$("$compiler" --version | head -n 1), $rounds rounds, $(date +%F)"
+echo "first build of README's project, the library included, on $cores cores: $first s"
+for i in "${!programs[@]}"; do
+  size=$(size "$build/$i.o" | awk 'NR == 2 { print $4 }')
+  seconds=$(median "${times[i]}")
+  awk -v name="${programs[i]%%|*}" -v s="$seconds" -v json="$json" -v goal="${goals[i]}" -v size="$size" 'BEGIN {
+    printf "%-32s %6.2f s %6.2f x  (goal %4.1f x) %9d bytes\n", name, s, s / json, goal, size
+    exit s / json > goal * 1.2 }' || status=1
+done
+[ "$checks" -eq 0 ] || exit "$status"

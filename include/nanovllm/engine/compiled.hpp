@@ -1,0 +1,94 @@
+#pragma once
+/// Which engines a library has compiled, and how a program comes by its engine.
+///
+/// - Without NANOVLLM_SEPARATE the library is header-only: all is compiled in the program.
+/// - With it, the engines of NANOVLLM_SHAPES and NANOVLLM_POLICIES are linked. Any other is
+///   compiled in the program, which includes policy.hpp for it.
+///
+/// A program and its library have the same two lists; the targets of CMake see to that.
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/fwd.hpp"
+#include "nanovllm/model/gpt2/shapes.hpp"
+#include "nanovllm/model/qwen3/shapes.hpp"
+#include "nanovllm/model/qwen3_moe/shapes.hpp"
+#include "nanovllm/model/shape.hpp"
+
+/// Shapes, of namespace `shapes`, whose engines are compiled.
+#if !defined(NANOVLLM_SHAPES)
+#define NANOVLLM_SHAPES fairytale, qwen3_0_6b, qwen3_8b, qwen3_any, gpt2_any
+#endif
+/// Policies, of namespace nanovllm, that they are compiled for.
+#if !defined(NANOVLLM_POLICIES)
+#define NANOVLLM_POLICIES DefaultPolicy
+#endif
+// Where a library has engines for GPUs, its target defines NANOVLLM_CUDA_SHAPES and
+// NANOVLLM_CUDA_POLICIES, too.
+
+namespace nanovllm {
+
+/// Whether a library has compiled this engine.
+template <class Model, class Policy>
+[[nodiscard]] consteval bool is_compiled() {
+#if defined(NANOVLLM_SEPARATE)
+  using namespace shapes;
+  const auto is_one_of = []<class... Policies>() {
+    return (std::is_same_v<Policy, Policies> || ...);
+  };
+#if defined(NANOVLLM_CUDA_POLICIES)
+  if (detail::is_model_of<Model>(NANOVLLM_CUDA_SHAPES) &&
+      is_one_of.template operator()<NANOVLLM_CUDA_POLICIES>())
+    return true;
+#endif
+  return detail::is_model_of<Model>(NANOVLLM_SHAPES) &&
+         is_one_of.template operator()<NANOVLLM_POLICIES>();
+#else
+  return false;
+#endif
+}
+
+namespace detail {
+
+/// Whether a type is more than declared.
+template <class T>
+inline constexpr bool kIsWhole = requires {
+  sizeof(T);
+};
+
+/// `make` makes an engine. engine/engine_body.hpp defines it.
+template <class Model, class Policy>
+struct BodyMaker;
+
+// Of an engine that is compiled: in the library.
+template <class Model, class Policy>
+std::unique_ptr<EngineOf<ConfigOf<Model>>> make_compiled_body(EngineConfig config);
+template <class Model, class Policy>
+std::unique_ptr<EngineOf<ConfigOf<Model>>> make_compiled_body(const ConfigOf<Model>& model,
+                                                              RandomWeights weights,
+                                                              EngineConfig config);
+
+/// The engine of these arguments, linked or compiled here.
+template <class Model, class Policy, class... Arguments>
+[[nodiscard]] std::unique_ptr<EngineOf<ConfigOf<Model>>> body_of(Arguments&&... arguments) {
+  if constexpr (is_compiled<Model, Policy>()) {
+    return make_compiled_body<Model, Policy>(std::forward<Arguments>(arguments)...);
+  } else {
+    constexpr bool kHasBodies = kIsWhole<BodyMaker<Model, Policy>>;
+    static_assert(kHasBodies,
+                  "nanovllm: no library here has compiled this engine. '#include "
+                  "<nanovllm/policy.hpp>' compiles it in this file, one for a GPU in a .cu file; "
+                  "or add its shape and policy to NANOVLLM_SHAPES and NANOVLLM_POLICIES. See "
+                  "docs/building.md");
+    if constexpr (kHasBodies)
+      return BodyMaker<Model, Policy>::make(std::forward<Arguments>(arguments)...);
+  }
+}
+
+}  // namespace detail
+
+}  // namespace nanovllm

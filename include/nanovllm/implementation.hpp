@@ -1,0 +1,110 @@
+#pragma once
+/// The whole library but for CUDA, compiled once: for a program that is built without CMake and
+/// with NANOVLLM_SEPARATE. One source file includes this, ahead of all else:
+///
+/// ```console
+/// $ echo '#include <nanovllm/implementation.hpp>' > nanovllm.cpp
+/// $ g++ -std=c++20 -O2 -DNANOVLLM_SEPARATE -I include -c nanovllm.cpp
+/// ```
+///
+/// A source of nanovllm::nanovllm that defines NANOVLLM_COMPILED_POLICIES has the engines of these
+/// alone.
+
+#if !defined(NANOVLLM_SEPARATE)
+#error "define NANOVLLM_SEPARATE for every file, or leave nanovllm/implementation.hpp out"
+#endif
+
+#if !defined(NANOVLLM_COMPILED_POLICIES)
+#if defined(NANOVLLM_BODIES)
+#error "nanovllm/implementation.hpp must be the first include of its file"
+#endif
+#define NANOVLLM_BODIES 1
+#define NANOVLLM_PREBUILT_TEMPLATES
+#define NANOVLLM_COMPILED_CORE
+#define NANOVLLM_COMPILED_SHAPES NANOVLLM_SHAPES
+#define NANOVLLM_COMPILED_POLICIES NANOVLLM_POLICIES
+#include "nanovllm/nanovllm.hpp"
+#endif
+
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "nanovllm/engine/all_models.hpp"
+#include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/compiled.hpp"
+#include "nanovllm/engine/core.hpp"
+#include "nanovllm/engine/engine_body.hpp"
+#include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/session/session_kv.hpp"
+#include "nanovllm/engine/setup.hpp"
+#include "nanovllm/full_policy.hpp"
+#include "nanovllm/policy.hpp"
+
+namespace nanovllm {
+
+template <class Model, class Policy>
+std::unique_ptr<EngineOf<ConfigOf<Model>>> detail::make_compiled_body(EngineConfig config) {
+  return make_engine_body<Model, Policy>(std::move(config));
+}
+template <class Model, class Policy>
+std::unique_ptr<EngineOf<ConfigOf<Model>>> detail::make_compiled_body(const ConfigOf<Model>& model,
+                                                                      RandomWeights weights,
+                                                                      EngineConfig config) {
+  return make_engine_body<Model, Policy>(model, weights, std::move(config));
+}
+
+template <class Model, class Policy>
+std::unique_ptr<StepRunner> CompiledRunnerMaker<Model, Policy>::make(const ConfigOf<Model>& model,
+                                                                     const RunnerSetup& setup) {
+  return RunnerMaker<Model, RunnerPolicyOf<Policy>>::make(model, setup);
+}
+template <class Model, class Policy>
+BackendTraits CompiledRunnerMaker<Model, Policy>::traits() {
+  return RunnerMaker<Model, RunnerPolicyOf<Policy>>::traits();
+}
+
+namespace detail {
+
+/// An instance of this has everything of the engines of `Model`.
+template <class Model, class... Policies>
+struct CompiledEngines {
+  using Body = std::unique_ptr<EngineOf<ConfigOf<Model>>>;
+  using Load = Body (*)(EngineConfig);
+  using LoadNoise = Body (*)(const ConfigOf<Model>&, RandomWeights, EngineConfig);
+
+  static auto all() {
+    return std::tuple(std::tuple(Load(&make_compiled_body<Model, Policies>),
+                                 LoadNoise(&make_compiled_body<Model, Policies>),
+                                 &CompiledRunnerMaker<Model, Policies>::make,
+                                 &CompiledRunnerMaker<Model, Policies>::traits)...);
+  }
+};
+
+}  // namespace detail
+
+#if defined(NANOVLLM_COMPILED_CORE)
+template class EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>,
+                          DefaultPolicy::Preemption>;
+template class SessionKv<
+    EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>, DefaultPolicy::Preemption>,
+    BlocksOf<DefaultPolicy>>;
+#endif
+
+// For each shape of a list, of up to 64.
+#define NANOVLLM_PARENS ()
+#define NANOVLLM_EXPAND(...) NANOVLLM_EXPAND_1(NANOVLLM_EXPAND_1(__VA_ARGS__))
+#define NANOVLLM_EXPAND_1(...) NANOVLLM_EXPAND_2(NANOVLLM_EXPAND_2(__VA_ARGS__))
+#define NANOVLLM_EXPAND_2(...) NANOVLLM_EXPAND_3(NANOVLLM_EXPAND_3(__VA_ARGS__))
+#define NANOVLLM_EXPAND_3(...) NANOVLLM_EXPAND_4(NANOVLLM_EXPAND_4(__VA_ARGS__))
+#define NANOVLLM_EXPAND_4(...) NANOVLLM_EXPAND_5(NANOVLLM_EXPAND_5(__VA_ARGS__))
+#define NANOVLLM_EXPAND_5(...) __VA_ARGS__
+#define NANOVLLM_COMPILE(shape, ...)                                                           \
+  template struct detail::CompiledEngines<ModelOf<shapes::shape>, NANOVLLM_COMPILED_POLICIES>; \
+  __VA_OPT__(NANOVLLM_COMPILE_AGAIN NANOVLLM_PARENS(__VA_ARGS__))
+#define NANOVLLM_COMPILE_AGAIN() NANOVLLM_COMPILE
+#define NANOVLLM_COMPILE_EACH(...) NANOVLLM_EXPAND(NANOVLLM_COMPILE(__VA_ARGS__))
+
+NANOVLLM_COMPILE_EACH(NANOVLLM_COMPILED_SHAPES)
+
+}  // namespace nanovllm

@@ -1,0 +1,14 @@
+#pragma once
+// A user's program of three files, each with an engine.
+
+#include <string>
+
+namespace consumer {
+
+inline constexpr const char* kPrompt = "Once upon a time";
+
+// What a model writes behind kPrompt: 12 tokens, the likeliest.
+std::string text_of_own_policy(const std::string& model);
+std::string text_of_own_shape(const std::string& model);
+
+}  // namespace consumer

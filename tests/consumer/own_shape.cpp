@@ -1,0 +1,12 @@
+// A shape of the program's own, which no library has compiled.
+#include <nanovllm/engine.hpp>
+#include <nanovllm/policy.hpp>
+
+#include "consumer.hpp"
+
+inline constexpr nanovllm::Qwen3Shape kOwnShape{.hidden_size = 256, .head_dim = 128};
+
+std::string consumer::text_of_own_shape(const std::string& model) {
+  nanovllm::Engine<nanovllm::Qwen3<kOwnShape>> engine({.model = model});
+  return engine.generate(kPrompt, {.temperature = 0.f, .max_tokens = 12}).text;
+}

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# plain_test.sh MODE COMPILER SOURCE_FOLDER BUILD_FOLDER CHECKPOINT [PREFIX]: builds the consumer without CMake,
+# runs it, and says how long that took. The flags are those of docs/building.md.
+#   header_only  the headers alone, in three files
+#   separate     NANOVLLM_SEPARATE, and a file of implementation.hpp
+#   pkg_config   the library as it is installed in PREFIX
+set -euo pipefail
+
+mode=$1 compiler=$2 source=$3 build=$4 checkpoint=$5 prefix=${6:-}
+files=("$source"/tests/consumer/{main,own_policy,own_shape}.cpp)
+options=(-std=c++20 -O1 -Wall -Wextra -Werror)
+rm -rf "$build"
+mkdir -p "$build"
+
+case $mode in
+  header_only)
+    flags=(-I "$source/include")
+    libraries=(-lpcre2-8 -lutf8proc -lxxhash -pthread) ;;
+  separate)
+    flags=(-DNANOVLLM_SEPARATE -I "$source/include")
+    libraries=(-lpcre2-8 -lutf8proc -lxxhash -pthread)
+    echo '#include <nanovllm/implementation.hpp>' > "$build/nanovllm.cpp"
+    files+=("$build/nanovllm.cpp") ;;
+  pkg_config)
+    if ! command -v pkg-config > /dev/null; then
+      echo "skipped: there is no pkg-config"
+      exit 77
+    fi
+    export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+    read -ra flags <<< "$(pkg-config --cflags nanovllm)"
+    read -ra libraries <<< "$(pkg-config --libs nanovllm)" ;;
+esac
+
+objects=()
+for file in "${files[@]}"; do
+  object=$build/$(basename "$file" .cpp).o
+  "$compiler" "${options[@]}" "${flags[@]}" -c "$file" -o "$object"
+  objects+=("$object")
+done
+"$compiler" "${objects[@]}" "${libraries[@]}" -o "$build/consumer"
+"$build/consumer" "$checkpoint"
+echo "$mode: compiled, linked and run in $SECONDS s"

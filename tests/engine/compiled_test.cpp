@@ -1,0 +1,64 @@
+// Which engines, and which runners of other engines, a program links: with NANOVLLM_SEPARATE those of
+// the library, else none.
+#include "nanovllm/engine/compiled.hpp"
+
+#include <type_traits>
+
+#include "catch.hpp"
+#include "nanovllm/engine.hpp"
+#include "nanovllm/engine/setup.hpp"
+#include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/policy.hpp"
+
+namespace nanovllm {
+namespace {
+
+#if defined(NANOVLLM_SEPARATE)
+constexpr bool kLinks = true;
+#else
+constexpr bool kLinks = false;
+#endif
+
+using AnyModel = Qwen3<shapes::qwen3_any>;  // in every list of the presets
+constexpr Qwen3Shape kOwnShape{.hidden_size = 24};
+
+struct OwnSteps : DefaultPolicy {
+  using Scheduling = PrefillFirst;
+  using Preemption = RecomputePreemption;
+  template <int kBlockSize>
+  using PrefixCache = RadixPrefixCache<kBlockSize>;
+  static constexpr KvConfig kv{.block_size = 32};
+};
+struct OwnKv : DefaultPolicy {
+  using KvElement = Int8Kv;
+};
+
+template <class Model, class Policy>
+constexpr bool kLinksRunner =
+    std::is_same_v<RunnerMakerOf<Model, Policy>, CompiledRunnerMaker<Model, DefaultPolicy>>;
+template <class Model, class Policy>
+constexpr bool kCompilesRunner =
+    std::is_same_v<RunnerMakerOf<Model, Policy>, RunnerMaker<Model, RunnerPolicyOf<Policy>>>;
+
+TEST_CASE("engines of the library's shapes and policies are linked, others are compiled") {
+  STATIC_REQUIRE(is_compiled<AnyModel, DefaultPolicy>() == kLinks);
+  STATIC_REQUIRE(!is_compiled<AnyModel, OwnSteps>());
+  STATIC_REQUIRE(!is_compiled<Qwen3<kOwnShape>, DefaultPolicy>());
+  STATIC_REQUIRE(!is_compiled<Qwen3Moe<shapes::qwen3_235b_a22b>, DefaultPolicy>());
+}
+
+TEST_CASE("a policy that plans and caches in its own way links the runner") {
+  STATIC_REQUIRE(kLinksRunner<AnyModel, DefaultPolicy> == kLinks);
+  STATIC_REQUIRE(kLinksRunner<AnyModel, OwnSteps> == kLinks);
+  STATIC_REQUIRE(kCompilesRunner<AnyModel, OwnKv>);
+  STATIC_REQUIRE(kCompilesRunner<Qwen3<kOwnShape>, OwnSteps>);
+}
+
+TEST_CASE("the config of a model is known where the model is only declared") {
+  STATIC_REQUIRE(std::is_same_v<ConfigOf<Qwen3<kOwnShape>>, Qwen3Config>);
+  STATIC_REQUIRE(std::is_same_v<ConfigOf<Gpt2<shapes::gpt2_any>>, Gpt2Config>);
+  STATIC_REQUIRE(std::is_same_v<ConfigOf<Qwen3Moe<shapes::qwen3_moe_any>>, Qwen3MoeConfig>);
+}
+
+}  // namespace
+}  // namespace nanovllm
