@@ -10,6 +10,8 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "engine/pooling/embedding_oracle.hpp"
+#include "nanovllm/engine/pooling/embedding.hpp"
+#include "nanovllm/engine/pooling/reranker.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

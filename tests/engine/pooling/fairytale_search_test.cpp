@@ -11,6 +11,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/engine/pooling/embedding.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 
