@@ -105,11 +105,13 @@ add_library(nanovllm::nanovllm ALIAS nanovllm)
 add_library(nanovllm::prebuilt ALIAS nanovllm)  # deprecated: its old name
 target_compile_definitions(nanovllm PUBLIC NANOVLLM_SEPARATE
   "NANOVLLM_SHAPES=${_nanovllm_shape_list}" "NANOVLLM_POLICIES=${_nanovllm_policy_list}")
+target_compile_definitions(nanovllm INTERFACE NANOVLLM_LIBRARY)  # which lacks serve/
 
 set(_nanovllm_sources "")
 nanovllm_bodies(_nanovllm_sources serve OWN serve BELOW ${_nanovllm_below_engine} grammar engine)
 nanovllm_add_compiled(nanovllm_serve nanovllm ${_nanovllm_sources})
 add_library(nanovllm::serve ALIAS nanovllm_serve)
+target_compile_definitions(nanovllm_serve PUBLIC NANOVLLM_SERVE)
 set_target_properties(nanovllm_serve PROPERTIES EXPORT_NAME serve)
 
 # A consumer has enabled the CUDA language, or there is nothing to compile with. Mixtures of experts need

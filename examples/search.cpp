@@ -7,7 +7,6 @@
 #include <nanovllm/engine.hpp>
 #include <nanovllm/engine/all_models.hpp>
 #include <nanovllm/engine/make_engine.hpp>
-#include <nanovllm/engine/pooling/embedding.hpp>
 #include <nanovllm/policy.hpp>
 
 #include <algorithm>

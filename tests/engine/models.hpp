@@ -9,6 +9,8 @@
 
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/engine/all_models.hpp"
+#include "nanovllm/engine/make_engine.hpp"
 #include "nanovllm/full_policy.hpp"
 
 namespace nanovllm::test {

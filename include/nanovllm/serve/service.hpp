@@ -29,13 +29,20 @@ struct HttpReply {
   std::string body{};
 };
 
+// A program that links nanovllm::nanovllm alone is told before the linker misses all of serve/.
+#if defined(NANOVLLM_LIBRARY) && !defined(NANOVLLM_SERVE)
+#define NANOVLLM_NEEDS_SERVE [[gnu::error("nanovllm: link the target nanovllm::serve")]]
+#else
+#define NANOVLLM_NEEDS_SERVE
+#endif
+
 /// Answers requests of the OpenAI API, and vLLM's /score, /rerank, /tokenize, /detokenize, /health,
 /// /version and /metrics; /openapi.json lists all. Every member may be called from any thread. The
 /// engine must outlive the service, and the service its exchanges.
 class OpenAiService {
  public:
   /// Throws ConfigError that names the setting which is out of range.
-  explicit OpenAiService(AnyEngine& engine, ServiceConfig config = {});
+  NANOVLLM_NEEDS_SERVE explicit OpenAiService(AnyEngine& engine, ServiceConfig config = {});
   ~OpenAiService();
 
   OpenAiService(const OpenAiService&) = delete;

@@ -11,7 +11,6 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "nanovllm/engine/pooling/embedding.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 

@@ -1,11 +1,14 @@
 #pragma once
-/// Settings of `AnyEngine::embed`, `score` and `classify`.
+/// Settings of `AnyEngine::embed`, `score` and `classify`, and the form of queries that
+/// Qwen3-Embedding was trained with.
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 
 namespace nanovllm {
@@ -20,6 +23,12 @@ struct EmbedOptions {
   std::optional<std::size_t> max_prompt_tokens{};
   std::int32_t priority = 0;  ///< as SamplingParams has it
 };
+
+/// A query for Qwen3-Embedding: the task in a sentence, then the query; there is no space between
+/// "Query:" and the query. Documents are embedded as they are.
+[[nodiscard]] inline std::string embedding_query(std::string_view task, std::string_view query) {
+  return concat("Instruct: ", task, "\nQuery:", query);
+}
 
 /// How documents are scored.
 struct ScoreOptions {
