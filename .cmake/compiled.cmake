@@ -1,7 +1,8 @@
 # nanovllm::nanovllm: the library as CMake compiles it, once, from the headers. It is built where a target
 # links it; with NANOVLLM_INSTALL always, and installed. Two more are built for those who link them:
-# nanovllm::serve, the server's protocols, and with CUDA nanovllm::cuda_engines. Where NANOVLLM_COMPILED
-# is OFF, nanovllm::nanovllm and nanovllm::serve are nanovllm::header_only.
+# nanovllm::serve, the server's protocols, and with CUDA nanovllm::cuda_engines, which is installed where
+# NANOVLLM_POLICIES names a policy for GPUs. Where NANOVLLM_COMPILED is OFF, nanovllm::nanovllm and
+# nanovllm::serve are nanovllm::header_only.
 #
 #   NANOVLLM_SHAPES    the shapes whose engines are compiled; those of engine/compiled.hpp if empty
 #   NANOVLLM_POLICIES  the policies that they are compiled for; the same, and CudaPolicy
@@ -56,15 +57,15 @@ function(nanovllm_engines variable extension shapes policies)
   set(${variable} ${${variable}} "${source}" PARENT_SCOPE)
 endfunction()
 
-# nanovllm_add_compiled(NAME LIBRARY SOURCE...)
-function(nanovllm_add_compiled name library)
+# nanovllm_add_compiled(NAME LIBRARY INSTALLED SOURCE...)
+function(nanovllm_add_compiled name library installed)
   add_library(${name} STATIC EXCLUDE_FROM_ALL ${ARGN})
   target_link_libraries(${name} PUBLIC ${library})
   # A program that is built for its debugger still has a fast engine.
   target_compile_options(${name} PRIVATE
     "$<$<NOT:$<CONFIG:Release,RelWithDebInfo,MinSizeRel,None>>:-O2>")
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  if(NANOVLLM_INSTALL)
+  if(installed)
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL OFF)
   endif()
 endfunction()
@@ -82,8 +83,10 @@ endif()
 set(_nanovllm_cuda_policies ${_nanovllm_policies})
 list(FILTER _nanovllm_cuda_policies INCLUDE REGEX "^Cuda")
 list(FILTER _nanovllm_policies EXCLUDE REGEX "^Cuda")
-if(NOT NANOVLLM_POLICIES)
+set(_nanovllm_install_cuda ${NANOVLLM_INSTALL})  # it takes minutes: only where it is asked for
+if(NOT _nanovllm_cuda_policies)
   set(_nanovllm_cuda_policies CudaPolicy)
+  set(_nanovllm_install_cuda OFF)
 endif()
 list(PREPEND _nanovllm_policies DefaultPolicy)
 list(REMOVE_DUPLICATES _nanovllm_policies)
@@ -100,7 +103,7 @@ nanovllm_bodies(_nanovllm_sources grammar OWN grammar BELOW core io text ops mod
 nanovllm_bodies(_nanovllm_sources model OWN ops kv parallel model sampling sched cpu BELOW core io)
 nanovllm_bodies(_nanovllm_sources text OWN core io text)
 nanovllm_bodies(_nanovllm_sources chat OWN chat BELOW core io)
-nanovllm_add_compiled(nanovllm nanovllm_header_only ${_nanovllm_sources})
+nanovllm_add_compiled(nanovllm nanovllm_header_only ${NANOVLLM_INSTALL} ${_nanovllm_sources})
 add_library(nanovllm::nanovllm ALIAS nanovllm)
 add_library(nanovllm::prebuilt ALIAS nanovllm)  # deprecated: its old name
 target_compile_definitions(nanovllm PUBLIC NANOVLLM_SEPARATE
@@ -109,7 +112,7 @@ target_compile_definitions(nanovllm INTERFACE NANOVLLM_LIBRARY)  # which lacks s
 
 set(_nanovllm_sources "")
 nanovllm_bodies(_nanovllm_sources serve OWN serve BELOW ${_nanovllm_below_engine} grammar engine)
-nanovllm_add_compiled(nanovllm_serve nanovllm ${_nanovllm_sources})
+nanovllm_add_compiled(nanovllm_serve nanovllm ${NANOVLLM_INSTALL} ${_nanovllm_sources})
 add_library(nanovllm::serve ALIAS nanovllm_serve)
 target_compile_definitions(nanovllm_serve PUBLIC NANOVLLM_SERVE)
 set_target_properties(nanovllm_serve PROPERTIES EXPORT_NAME serve)
@@ -124,7 +127,7 @@ if(NANOVLLM_WITH_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
   foreach(_policy IN LISTS _nanovllm_cuda_policies)
     nanovllm_engines(_nanovllm_sources cu "${_nanovllm_shape_list}" ${_policy})
   endforeach()
-  nanovllm_add_compiled(nanovllm_cuda_engines nanovllm::cuda ${_nanovllm_sources})
+  nanovllm_add_compiled(nanovllm_cuda_engines nanovllm::cuda ${_nanovllm_install_cuda} ${_nanovllm_sources})
   add_library(nanovllm::cuda_engines ALIAS nanovllm_cuda_engines)
   target_compile_definitions(nanovllm_cuda_engines PUBLIC
     "NANOVLLM_CUDA_SHAPES=${_nanovllm_shape_list}" "NANOVLLM_CUDA_POLICIES=${_nanovllm_policy_list}")

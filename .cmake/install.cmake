@@ -17,7 +17,7 @@ install(TARGETS nanovllm_header_only nanovllm nanovllm_serve EXPORT nanovllm-tar
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT nanovllm-targets NAMESPACE nanovllm:: DESTINATION "${_nanovllm_package}")
-if(TARGET nanovllm_cuda_engines)
+if(TARGET nanovllm_cuda_engines AND _nanovllm_install_cuda)
   install(TARGETS nanovllm_cuda_engines EXPORT nanovllm-cuda_engines
     ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(EXPORT nanovllm-cuda_engines NAMESPACE nanovllm:: DESTINATION "${_nanovllm_package}")
