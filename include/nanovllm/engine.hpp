@@ -9,6 +9,7 @@
 /// What an engine does is in engine/engine_body.hpp.
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,19 +20,20 @@
 
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/compiled.hpp"
+#include "nanovllm/engine/engine_calls.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/model/shape.hpp"
 
 namespace nanovllm {
 
-/// An inference engine for one checkpoint: all that `AnyEngine` can do, and what its config.json
-/// says. Engines of a process share nothing.
+/// An inference engine for one checkpoint: all that `AnyEngine` can do, which it converts to, and
+/// what its config.json says. Engines of a process share nothing.
 ///
 /// @tparam Model   e.g. `Qwen3<shapes::qwen3_8b>`, or `Qwen3<shapes::qwen3_any>`.
 /// @tparam Policy  see policy.hpp.
 template <class Model, class Policy>
-class Engine final : public EngineOf<ConfigOf<Model>> {
+class Engine : public EngineCalls<Engine<Model, Policy>> {
  public:
   using Config = ConfigOf<Model>;
 
@@ -45,52 +47,64 @@ class Engine final : public EngineOf<ConfigOf<Model>> {
   /// Waits for the steps under way. Requests that have not ended end with FinishReason::abort, and
   /// their callbacks are told here. Other threads may be in calls of its sessions, and only in
   /// those: it waits for them. It must not be called in one, by the callback of a turn.
-  ~Engine() override = default;
+  ~Engine() = default;
+
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  operator AnyEngine&() { return with_sessions(); }     // NOLINT(google-explicit-constructor)
+  operator const AnyEngine&() const { return *body_; }  // NOLINT(google-explicit-constructor)
 
   // As AnyEngine has them.
   RequestId submit(const Prompt& prompt, const SamplingParams& params = {},
-                   TokenCallback callback = {}) override {
+                   TokenCallback callback = {}) {
     return body_->submit(prompt, params, std::move(callback));
   }
-  bool abort(RequestId id) override { return body_->abort(id); }
-  bool step() override { return body_->step(); }
-  void run(const std::stop_token& stop) override { body_->run(stop); }
-  void run_worker() override { body_->run_worker(); }
+  bool abort(RequestId id) { return body_->abort(id); }
+  bool step() { return body_->step(); }
+  void run(const std::stop_token& stop) { body_->run(stop); }
+  void run_worker() { body_->run_worker(); }
   std::vector<Output> generate_each(std::span<const Prompt> prompts,
-                                    std::span<const SamplingParams> params) override {
+                                    std::span<const SamplingParams> params) {
     return body_->generate_each(prompts, params);
   }
-  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const override {
-    return body_->encode(prompt);
-  }
+  /// Throws Cancelled, too, soon after a request to stop.
   [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt,
-                                            const std::stop_token& stop) const override {
+                                            const std::stop_token& stop = {}) const {
     return body_->encode(prompt, stop);
   }
-  [[nodiscard]] const TextSide& text() const override { return body_->text(); }
-  [[nodiscard]] const Config& model_config() const override { return body_->model_config(); }
-  [[nodiscard]] std::span<const TokenId> eos_token_ids() const override {
-    return body_->eos_token_ids();
+  [[nodiscard]] const TextSide& text() const { return body_->text(); }
+  [[nodiscard]] const Config& model_config() const { return body_->model_config(); }
+  [[nodiscard]] std::span<const TokenId> eos_token_ids() const { return body_->eos_token_ids(); }
+  [[nodiscard]] std::int64_t vocab_size() const { return body_->vocab_size(); }
+  [[nodiscard]] std::optional<std::int64_t> hidden_size() const { return body_->hidden_size(); }
+  [[nodiscard]] std::shared_ptr<const ScoreHead> score_head() const { return body_->score_head(); }
+  [[nodiscard]] const Tokenizer& tokenizer() const { return body_->tokenizer(); }
+  [[nodiscard]] std::int64_t max_total_tokens() const { return body_->max_total_tokens(); }
+  [[nodiscard]] EngineStats stats() const { return body_->stats(); }
+  [[nodiscard]] Latencies latencies() const { return body_->latencies(); }
+  [[nodiscard]] Health health() const { return body_->health(); }
+  void reset() { body_->reset(); }
+  [[nodiscard]] std::string describe() const { return body_->describe(); }
+  void check_invariants() const { body_->check_invariants(); }
+  [[nodiscard]] Session session() { return with_sessions().session(); }
+  [[nodiscard]] Session load_session(const std::filesystem::path& path) {
+    return with_sessions().load_session(path);
   }
-  [[nodiscard]] std::int64_t vocab_size() const override { return body_->vocab_size(); }
-  [[nodiscard]] std::optional<std::int64_t> hidden_size() const override {
-    return body_->hidden_size();
-  }
-  [[nodiscard]] std::shared_ptr<const ScoreHead> score_head() const override {
-    return body_->score_head();
-  }
-  [[nodiscard]] std::int64_t max_total_tokens() const override { return body_->max_total_tokens(); }
-  [[nodiscard]] EngineStats stats() const override { return body_->stats(); }
-  [[nodiscard]] Latencies latencies() const override { return body_->latencies(); }
-  [[nodiscard]] Health health() const override { return body_->health(); }
-  void reset() override { body_->reset(); }
-  [[nodiscard]] std::string describe() const override { return body_->describe(); }
-  void check_invariants() const override { body_->check_invariants(); }
-  [[nodiscard]] std::shared_ptr<SessionHost> session_host() override {
-    return body_->session_host();
+  void save_cache(const std::filesystem::path& directory) { with_sessions().save_cache(directory); }
+  std::int32_t load_cache(const std::filesystem::path& directory) {
+    return with_sessions().load_cache(directory);
   }
 
  private:
+  friend class EngineCalls<Engine>;
+
+  AnyEngine& any() { return *body_; }
+  AnyEngine& with_sessions() {
+    detail::add_sessions<Model, Policy>(*body_);
+    return *body_;
+  }
+
   std::unique_ptr<EngineOf<Config>> body_;
 };
 

@@ -45,13 +45,17 @@ namespace nanovllm {
 
 template <class Model, class Policy>
 std::unique_ptr<EngineOf<ConfigOf<Model>>> detail::make_compiled_body(EngineConfig config) {
-  return make_engine_body<Model, Policy>(std::move(config));
+  auto engine = make_engine_body<Model, Policy>(std::move(config));
+  engine->set_host_maker(&BodyMaker<Model, Policy>::make_host);
+  return engine;
 }
 template <class Model, class Policy>
 std::unique_ptr<EngineOf<ConfigOf<Model>>> detail::make_compiled_body(const ConfigOf<Model>& model,
                                                                       RandomWeights weights,
                                                                       EngineConfig config) {
-  return make_engine_body<Model, Policy>(model, weights, std::move(config));
+  auto engine = make_engine_body<Model, Policy>(model, weights, std::move(config));
+  engine->set_host_maker(&BodyMaker<Model, Policy>::make_host);
+  return engine;
 }
 
 template <class Model, class Policy>

@@ -20,7 +20,13 @@ case $mode in
     flags=(-DNANOVLLM_SEPARATE -I "$source/include")
     libraries=(-lpcre2-8 -lutf8proc -lxxhash -pthread)
     echo '#include <nanovllm/implementation.hpp>' > "$build/nanovllm.cpp"
-    files+=("$build/nanovllm.cpp") ;;
+    files+=("$build/nanovllm.cpp")
+    # An engine that no library has is no riddle for the linker.
+    if said=$("$compiler" "${options[@]}" "${flags[@]}" -DNANOVLLM_SHAPES=qwen3_any -fsyntax-only \
+        "${files[0]}" 2>&1) || ! grep -qF "'#include <nanovllm/policy.hpp>' compiles it" <<< "$said"; then
+      echo "not said: which include compiles an engine that no library has: $said"
+      exit 1
+    fi ;;
   pkg_config)
     if ! command -v pkg-config > /dev/null; then
       echo "skipped: there is no pkg-config"

@@ -7,12 +7,10 @@
 /// run_server(engine);  // void run_server(nvllm::AnyEngine&)
 /// ```
 
-#include <concepts>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <initializer_list>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +23,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/engine_calls.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/pooling/pooling_options.hpp"
 #include "nanovllm/engine/request/output.hpp"
@@ -40,9 +39,9 @@ class Tokenizer;
 struct TextSide;
 
 /// What an engine can do. Every member may be called from any thread at any time, and from
-/// callbacks; steps run one at a time. `Engine` is the one of the library; one of your own need not
-/// have `generate_each`, `session_host` and what they serve: the defaults throw Error.
-class AnyEngine {
+/// callbacks; steps run one at a time. An `Engine` converts to it; one of your own need not have
+/// `generate_each`, `session_host` and what they serve: the defaults throw Error.
+class AnyEngine : public EngineCalls<AnyEngine> {
  public:
   AnyEngine() = default;
   AnyEngine(const AnyEngine&) = delete;
@@ -82,36 +81,9 @@ class AnyEngine {
   /// was lost.
   virtual void run_worker() = 0;
 
-  // ---- Both in one ----
+  // ---- Both in one: the rest is in EngineCalls ----
 
-  /// Serves one prompt. As below, what cannot be served is an output with an error.
-  Output generate(const Prompt& prompt, const SamplingParams& params = {}) {
-    return std::move(generate_each(std::span(&prompt, 1), std::span(&params, 1)).front());
-  }
-
-  /// Serves all `prompts` and returns their outputs in the same order. A prompt that cannot be
-  /// served fails alone: its output has finish_reason `error` and the reason. If this throws,
-  /// its requests are taken back.
-  template <RangeOf<Prompt> Prompts>
-  std::vector<Output> generate(const Prompts& prompts, const SamplingParams& params = {}) {
-    return generate_each(list_of(prompts), std::span(&params, 1));
-  }
-  std::vector<Output> generate(std::initializer_list<Prompt> prompts,
-                               const SamplingParams& params = {}) {
-    return generate_each(prompts, std::span(&params, 1));
-  }
-
-  /// The same with settings for every prompt. Throws RequestError when their numbers differ.
-  template <RangeOf<Prompt> Prompts, std::convertible_to<std::span<const SamplingParams>> Params>
-  std::vector<Output> generate(const Prompts& prompts, const Params& params) {
-    const std::vector<Prompt> list = list_of(prompts);
-    const std::span<const SamplingParams> settings(params);
-    check<RequestError>(settings.size() == list.size(), "generate: ", list.size(),
-                        " prompts need as many SamplingParams, got ", settings.size());
-    return generate_each(list, settings);
-  }
-
-  /// What all of these call.
+  /// What every `generate` calls.
   /// @param params  one for all of `prompts`, or one each.
   virtual std::vector<Output> generate_each(std::span<const Prompt> prompts,
                                             std::span<const SamplingParams> params);
@@ -137,52 +109,6 @@ class AnyEngine {
   /// number of blocks; those that are not full are left out where the cache keeps full ones alone.
   /// The file must be of the same model, as for `load_session`, and block size.
   std::int32_t load_cache(const std::filesystem::path& directory);
-
-  // ---- Embeddings, scores, labels ----
-  // All are ordinary requests, in one batch with all others; their blocks stay in the prefix cache
-  // as far as that keeps them. If an input cannot be served, a call throws RequestError that names
-  // the first of them, when all have ended.
-
-  /// The embedding of each input, [dimensions or hidden_size]: the hidden state behind the last
-  /// norm at the last token. A text gets the tokens that the tokeniser adds to a text
-  /// (`Tokenizer::encode_with_template`). Throws ConfigError if `dimensions` is 0.
-  template <RangeOf<Prompt> Prompts>
-  std::vector<std::vector<float>> embed(const Prompts& inputs, const EmbedOptions& options = {}) {
-    return embed_each(list_of(inputs), options);
-  }
-  std::vector<std::vector<float>> embed(std::initializer_list<Prompt> inputs,
-                                        const EmbedOptions& options = {}) {
-    return embed_each(inputs, options);
-  }
-  std::vector<float> embed(const Prompt& input, const EmbedOptions& options = {}) {
-    return std::move(embed_each({input}, options).front());
-  }
-
-  /// How well each document answers the query, in [0, 1], by the template of Qwen3-Reranker, and by
-  /// its answers or the score head of the checkpoint. Throws RequestError if the tokeniser has no
-  /// token "yes" or "no", or if the head has several labels; ConfigError if there is no tokeniser.
-  template <RangeOf<std::string_view> Documents>
-  std::vector<float> score(std::string_view query, const Documents& documents,
-                           const ScoreOptions& options = {}) {
-    return score_each(query, {std::begin(documents), std::end(documents)}, options);
-  }
-  std::vector<float> score(std::string_view query,
-                           std::initializer_list<std::string_view> documents,
-                           const ScoreOptions& options = {}) {
-    return score_each(query, documents, options);
-  }
-
-  /// What the score head of the checkpoint says of each input, [num_labels]. A text is encoded as
-  /// for `embed`. Throws RequestError if the checkpoint has no score head.
-  template <RangeOf<Prompt> Prompts>
-  std::vector<std::vector<float>> classify(const Prompts& inputs,
-                                           const ClassifyOptions& options = {}) {
-    return classify_each(list_of(inputs), options);
-  }
-  std::vector<std::vector<float>> classify(std::initializer_list<Prompt> inputs,
-                                           const ClassifyOptions& options = {}) {
-    return classify_each(inputs, options);
-  }
 
   // ---- What it is, and how it does ----
 
@@ -231,10 +157,10 @@ class AnyEngine {
   [[nodiscard]] virtual std::shared_ptr<SessionHost> session_host();
 
  private:
-  template <class Prompts>
-  static std::vector<Prompt> list_of(const Prompts& prompts) {
-    return std::vector<Prompt>(std::begin(prompts), std::end(prompts));
-  }
+  template <class Self>
+  friend class EngineCalls;
+
+  AnyEngine& any() { return *this; }
 
   std::vector<std::vector<float>> embed_each(std::vector<Prompt> inputs,
                                              const EmbedOptions& options);
@@ -263,6 +189,18 @@ class EngineOf : public AnyEngine {
   [[nodiscard]] virtual std::vector<TokenId> encode(const Prompt& prompt,
                                                     const std::stop_token& stop) const = 0;
   using AnyEngine::encode;
+
+  /// Makes the host of its sessions. A function of its own, so that a program without sessions
+  /// compiles nothing of them.
+  using HostMaker = std::shared_ptr<SessionHost> (*)(EngineOf&);
+  void set_host_maker(HostMaker make) { make_host_.store(make, std::memory_order_relaxed); }
+  [[nodiscard]] std::shared_ptr<SessionHost> session_host() override {
+    const HostMaker make = make_host_.load(std::memory_order_relaxed);
+    return make != nullptr ? make(*this) : AnyEngine::session_host();
+  }
+
+ private:
+  std::atomic<HostMaker> make_host_{nullptr};
 };
 
 }  // namespace nanovllm

@@ -60,7 +60,8 @@ inline constexpr bool kIsWhole = requires {
   sizeof(T);
 };
 
-/// `make` makes an engine. engine/engine_body.hpp defines it.
+/// `make` makes an engine, and `make_host` the host of its sessions. engine/engine_body.hpp defines
+/// it.
 template <class Model, class Policy>
 struct BodyMaker;
 
@@ -72,20 +73,33 @@ std::unique_ptr<EngineOf<ConfigOf<Model>>> make_compiled_body(const ConfigOf<Mod
                                                               RandomWeights weights,
                                                               EngineConfig config);
 
+/// That this file can compile the engine; a compile error that says what to write if not.
+template <class Model, class Policy>
+[[nodiscard]] consteval bool has_bodies() {
+  static_assert(kIsWhole<BodyMaker<Model, Policy>>,
+                "nanovllm: no library here has compiled this engine. '#include "
+                "<nanovllm/policy.hpp>' compiles it in this file, one for a GPU in a .cu file; "
+                "or add its shape and policy to NANOVLLM_SHAPES and NANOVLLM_POLICIES. See "
+                "docs/building.md");
+  return kIsWhole<BodyMaker<Model, Policy>>;
+}
+
 /// The engine of these arguments, linked or compiled here.
 template <class Model, class Policy, class... Arguments>
 [[nodiscard]] std::unique_ptr<EngineOf<ConfigOf<Model>>> body_of(Arguments&&... arguments) {
   if constexpr (is_compiled<Model, Policy>()) {
     return make_compiled_body<Model, Policy>(std::forward<Arguments>(arguments)...);
-  } else {
-    constexpr bool kHasBodies = kIsWhole<BodyMaker<Model, Policy>>;
-    static_assert(kHasBodies,
-                  "nanovllm: no library here has compiled this engine. '#include "
-                  "<nanovllm/policy.hpp>' compiles it in this file, one for a GPU in a .cu file; "
-                  "or add its shape and policy to NANOVLLM_SHAPES and NANOVLLM_POLICIES. See "
-                  "docs/building.md");
-    if constexpr (kHasBodies)
-      return BodyMaker<Model, Policy>::make(std::forward<Arguments>(arguments)...);
+  } else if constexpr (has_bodies<Model, Policy>()) {
+    return BodyMaker<Model, Policy>::make(std::forward<Arguments>(arguments)...);
+  }
+}
+
+/// Has sessions compiled for `engine`, which is of this model and policy, or linked.
+template <class Model, class Policy>
+void add_sessions(EngineOf<ConfigOf<Model>>& engine) {
+  if constexpr (!is_compiled<Model, Policy>()) {
+    if constexpr (has_bodies<Model, Policy>())
+      engine.set_host_maker(&BodyMaker<Model, Policy>::make_host);
   }
 }
 

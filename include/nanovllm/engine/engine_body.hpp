@@ -62,7 +62,8 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
                                     std::span<const SamplingParams> params) override {
     return BatchGenerate(*frontend_, inbox_, on_generate_).run(prompts, params, [this] { step(); });
   }
-  [[nodiscard]] std::shared_ptr<SessionHost> session_host() override;
+  /// What its sessions need of it; EngineOf::HostMaker.
+  [[nodiscard]] std::shared_ptr<SessionHost> make_host();
 
   [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const override {
     return frontend_->encode(prompt);
@@ -138,7 +139,7 @@ EngineBody<Model, Policy>::~EngineBody() {
 }
 
 template <class Model, class Policy>
-std::shared_ptr<SessionHost> EngineBody<Model, Policy>::session_host() {
+std::shared_ptr<SessionHost> EngineBody<Model, Policy>::make_host() {
   return conversations_.host([this] {
     return session_host_on<Blocks>(*core_, *frontend_, inbox_,
                                    kv_identity<Policy>(model_, core_->runner(), weights_),
@@ -188,6 +189,9 @@ struct detail::BodyMaker {
                                                          RandomWeights weights,
                                                          EngineConfig&& config) {
     return make_engine_body<Model, Policy>(model, weights, std::move(config));
+  }
+  static std::shared_ptr<SessionHost> make_host(EngineOf<ConfigOf<Model>>& engine) {
+    return static_cast<EngineBody<Model, Policy>&>(engine).make_host();
   }
 };
 

@@ -37,7 +37,9 @@ template <class List, class Policy = DefaultPolicy>
                     "this policy. '#include <nanovllm/policy.hpp>' compiles them in this file");
       using Backend = typename Policy::Backend;
       if constexpr (runs_on<Model, ElementsOf<Policy>, Backend>()) {
-        out = detail::body_of<Model, Policy>(std::move(config));
+        auto engine = detail::body_of<Model, Policy>(std::move(config));
+        detail::add_sessions<Model, Policy>(*engine);
+        out = std::move(engine);
       } else {
         detail::refuse_backend(checkpoint, Model::kFamily, type_name<Backend>());
       }
