@@ -36,9 +36,7 @@ END
 cmake -S "$build/project" -B "$build/app" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=$compiler" \
   > /dev/null
 cores=$(nproc)
-start=$(date +%s.%N)
-cmake --build "$build/app" --parallel "$cores" > /dev/null
-first=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.0f", b - a }')
+first=$({ TIMEFORMAT='%0R s, %0U s of a core'; time cmake --build "$build/app" --parallel "$cores" > /dev/null; } 2>&1)
 
 library=$(find "$build/app" -name libnanovllm.a)
 include="-I$source/include"
@@ -73,7 +71,7 @@ median() { tr ' ' '\n' <<< "$1" | grep . | sort -n | awk '{ a[NR] = $1 } END { p
 status=0
 json=$(median "${times[0]}")
 echo "$("$compiler" --version | head -n 1), $rounds rounds, $(date +%F)"
-echo "first build of README's project, the library included, on $cores cores: $first s"
+echo "first build of README's project, the library included, on $cores cores: $first"
 for i in "${!programs[@]}"; do
   size=$(size "$build/$i.o" | awk 'NR == 2 { print $4 }')
   seconds=$(median "${times[i]}")
