@@ -22,6 +22,7 @@
 #include "nanovllm/engine/compiled.hpp"
 #include "nanovllm/engine/engine_calls.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/policy_checks.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/model/shape.hpp"
 
@@ -36,13 +37,18 @@ template <class Model, class Policy>
 class Engine : public EngineCalls<Engine<Model, Policy>> {
  public:
   using Config = ConfigOf<Model>;
+  using Checked = detail::PolicyToCheck<Model, Policy>;
+  /// The policy, or the default one where a check has told of a fault.
+  using Slots = CheckedPolicy<Policy, check_policy_names<Checked>(), check_policy_slots<Checked>(),
+                              check_backend<BackendOf<Checked>, BackendElements<Checked>>(),
+                              check_policy_executor<detail::ExecutorToCheck<Model, Checked>>()>;
 
   /// Loads the checkpoint of `config.model`. Throws LoadError or ConfigError.
-  explicit Engine(EngineConfig config) : body_(detail::body_of<Model, Policy>(std::move(config))) {}
+  explicit Engine(EngineConfig config) : body_(detail::body_of<Model, Slots>(std::move(config))) {}
 
   /// Runs `model` with noise for weights. There is no tokeniser: prompts are token ids.
   Engine(const Config& model, RandomWeights weights, EngineConfig config)
-      : body_(detail::body_of<Model, Policy>(model, weights, std::move(config))) {}
+      : body_(detail::body_of<Model, Slots>(model, weights, std::move(config))) {}
 
   /// Waits for the steps under way. Requests that have not ended end with FinishReason::abort, and
   /// their callbacks are told here. Other threads may be in calls of its sessions, and only in

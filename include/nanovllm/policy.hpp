@@ -11,9 +11,9 @@
 /// };
 /// ```
 ///
-/// A misspelt field inside a slot is a compile error; a misspelt slot is silent, so look at
-/// `describe<MyPolicy>()` (engine/describe_policy.hpp). docs/policies.md shows how to write each
-/// slot's type.
+/// An engine checks its policy first (engine/check_policy.hpp): a type that does not fit its slot,
+/// or a name that is almost that of one, is a compile error of one sentence. docs/policies.md shows
+/// how to write each slot's type.
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cpu/backend.hpp"

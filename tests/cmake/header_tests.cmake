@@ -1,5 +1,6 @@
 # The headers as a consumer's compiler meets them. Nothing here is built by 'all'; the CTest entries
-# build what they need. Without NANOVLLM_TEST_ALL there are tree, links, coverage, includes and reading.
+# build what they need. Without NANOVLLM_TEST_ALL there are tree, links, coverage, includes, reading and
+# wrong-policies.
 #   headers/tree           the rules of headers/check_tree.sh; tree-check is a test of that check
 #   headers/links          links and paths in the pages; links-check is a test of that check
 #   headers/coverage       each header of 100 lines has a test of its name, or a line in
@@ -17,7 +18,9 @@
 #                          makes of them for its host compiler too, parentheses apart
 #   headers/docs_*         the policies, programs and models that pages in docs/ write
 #   headers/samples        the samples in the headers' own comments
-#   headers/wording        what the compiler says of types that are not what a policy's slot wants
+#   headers/wrong-policies-*  what the compilers say of types that are not what a policy's slot wants, and
+#                          of names that are almost a slot's
+#   headers/wording        what the compiler says of models that are none
 #   headers/march-*        the CPU's kernels, where -march rules out some of them
 #   headers/cuda-alone     each .cuh compiles by itself for sm_90a, without warnings
 #   headers/hot-kernels    no kernel of a step spills registers or has its wgmma serialised
@@ -31,6 +34,33 @@ foreach(name IN ITEMS tree links coverage includes reading)
   endif()
   add_test(NAME headers/${name} COMMAND "${headers_folder}/check_${name}.sh" ${argument})
   set_tests_properties(headers/${name} PROPERTIES LABELS headers SKIP_RETURN_CODE 77)
+endforeach()
+set(generated "${CMAKE_CURRENT_BINARY_DIR}/headers")
+# For a compiler that is called by hand; warnings in other libraries are not ours.
+set(other_folders "")
+foreach(name IN ITEMS pcre2 utf8proc xxhash)
+  get_target_property(folder nanovllm::${name} INTERFACE_INCLUDE_DIRECTORIES)
+  list(APPEND other_folders ${folder})
+endforeach()
+list(REMOVE_DUPLICATES other_folders)
+set(our_flags "-I${PROJECT_SOURCE_DIR}/include" "-I${generated}")
+list(TRANSFORM other_folders PREPEND "-idirafter" OUTPUT_VARIABLE other_flags)
+list(TRANSFORM other_folders PREPEND "-I" OUTPUT_VARIABLE other_flags_of_nvcc)
+
+find_program(NANOVLLM_CLANG clang++)
+mark_as_advanced(NANOVLLM_CLANG)
+set(policies_compilers "${CMAKE_CXX_COMPILER}")
+if(NANOVLLM_CLANG)
+  list(APPEND policies_compilers "${NANOVLLM_CLANG}")
+endif()
+if(NOT NANOVLLM_TEST_PACKAGING)
+  set(policies_compilers "")
+endif()
+foreach(compiler IN LISTS policies_compilers)
+  get_filename_component(name "${compiler}" NAME)
+  add_test(NAME headers/wrong-policies-${name} COMMAND "${headers_folder}/check_wrong_policies.sh"
+    "${compiler}" ${our_flags} ${other_flags} -DNANOVLLM_SEPARATE)
+  set_tests_properties(headers/wrong-policies-${name} PROPERTIES LABELS headers TIMEOUT 120)
 endforeach()
 if(NOT NANOVLLM_TEST_ALL)
   return()
@@ -47,7 +77,6 @@ if(NOT NANOVLLM_TEST_PACKAGING)
   return()
 endif()
 
-set(generated "${CMAKE_CURRENT_BINARY_DIR}/headers")
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
   "${PROJECT_SOURCE_DIR}/include/*.hpp")
 # These targets are compiled more than they are run, so the optimiser's time is saved.
@@ -77,17 +106,6 @@ target_include_directories(headers_two_units PRIVATE "${generated}")
 target_link_libraries(headers_two_units PRIVATE nanovllm::header_only)
 target_compile_options(headers_two_units PRIVATE ${header_options})
 add_custom_target(run_headers_two_units COMMAND headers_two_units)
-
-# The same for a compiler that is called by hand; warnings in other libraries are not ours.
-set(other_folders "")
-foreach(name IN ITEMS pcre2 utf8proc xxhash)
-  get_target_property(folder nanovllm::${name} INTERFACE_INCLUDE_DIRECTORIES)
-  list(APPEND other_folders ${folder})
-endforeach()
-list(REMOVE_DUPLICATES other_folders)
-set(our_flags "-I${PROJECT_SOURCE_DIR}/include" "-I${generated}")
-list(TRANSFORM other_folders PREPEND "-idirafter" OUTPUT_VARIABLE other_flags)
-list(TRANSFORM other_folders PREPEND "-I" OUTPUT_VARIABLE other_flags_of_nvcc)
 
 # A file with one include each; only its syntax and types are checked. Of the bodies at the ends of
 # headers it sees those of this header alone: the others' take more time than all the rest. So does
@@ -157,11 +175,10 @@ foreach(visibility IN ITEMS default hidden)
   add_dependencies(run_headers_two_libraries ${prefix}_program)
 endforeach()
 
-find_program(NANOVLLM_CLANG clang++)
 find_program(NANOVLLM_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 find_path(NANOVLLM_NCCL_FOLDER nccl.h HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include)
 find_program(NANOVLLM_CLANG_TIDY NAMES clang-tidy-14 clang-tidy)
-mark_as_advanced(NANOVLLM_CLANG NANOVLLM_CLANG_TIDY NANOVLLM_NVCC NANOVLLM_NCCL_FOLDER)
+mark_as_advanced(NANOVLLM_CLANG_TIDY NANOVLLM_NVCC NANOVLLM_NCCL_FOLDER)
 
 # What check_cuda.sh looks at: a .cu file with one include for each .cuh, and the hot kernels.
 set(cuda_targets "")

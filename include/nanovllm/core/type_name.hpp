@@ -21,4 +21,9 @@ template <class T>
   return type_name<T>().substr(0, type_name<T>().find('<'));
 }
 
+/// False, for a `static_assert` in a branch that is wrong whenever it is taken: the message of the
+/// compiler names `Got`.
+template <class... Got>
+inline constexpr bool kFits = false;
+
 }  // namespace nanovllm

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/check_policy.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/counters.hpp"
 #include "nanovllm/engine/describe_policy.hpp"
@@ -156,16 +157,10 @@ bool EngineBody<Model, Policy>::step() {
   return computed || !inbox_.empty() || events_.is_delivered_elsewhere();
 }
 
-/// Says what `Model` or `Policy` lack, before anything of an engine is compiled.
-template <class Model, class Policy>
-consteval bool check_engine() {
-  return check_model_config<Model>() && check_tiers<Policy>();
-}
-
 /// Loads the checkpoint of `config`. Throws LoadError or ConfigError.
 template <class Model, class Policy>
 [[nodiscard]] std::unique_ptr<EngineOf<ConfigOf<Model>>> make_engine_body(EngineConfig config) {
-  static_assert(check_engine<Model, Policy>());
+  static_assert(check_model_config<Model>());
   auto model = load_model_config<Model>(config);
   return std::make_unique<EngineBody<Model, Policy>>(std::move(model), std::nullopt,
                                                      std::move(config));
@@ -175,7 +170,7 @@ template <class Model, class Policy>
 template <class Model, class Policy>
 [[nodiscard]] std::unique_ptr<EngineOf<ConfigOf<Model>>> make_engine_body(
     const ConfigOf<Model>& model, RandomWeights weights, EngineConfig config) {
-  static_assert(check_engine<Model, Policy>());
+  static_assert(check_model_config<Model>());
   return std::make_unique<EngineBody<Model, Policy>>(model, weights, std::move(config));
 }
 

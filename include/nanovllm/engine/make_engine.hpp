@@ -15,6 +15,17 @@
 
 namespace nanovllm {
 
+namespace detail {
+
+template <class List>
+struct FirstModel;
+template <class Model, class... Rest>
+struct FirstModel<Models<Model, Rest...>> {
+  using type = Model;
+};
+
+}  // namespace detail
+
 /// The engine of the first model of `List`, a `Models`, that the checkpoint of `config` is of.
 /// Models that the policy's backend cannot run (`runs_on`) are not compiled. Throws
 /// UnsupportedModelError when there is none or it is one of these, and what the engine's
@@ -25,6 +36,8 @@ namespace nanovllm {
 /// ```
 template <class List, class Policy = DefaultPolicy>
 [[nodiscard]] std::unique_ptr<AnyEngine> make_engine(EngineConfig config) {
+  // Of any engine: it tells of a wrong policy before something is made of it.
+  using Slots = typename Engine<typename detail::FirstModel<List>::type, Policy>::Slots;
   const Checkpoint checkpoint = checkpoint_of(config);
   config.checkpoint = checkpoint;
   std::unique_ptr<AnyEngine> out;
@@ -35,10 +48,10 @@ template <class List, class Policy = DefaultPolicy>
       static_assert(detail::kIsWhole<Policy>,
                     "nanovllm: no library here has compiled the engines of all these models for "
                     "this policy. '#include <nanovllm/policy.hpp>' compiles them in this file");
-      using Backend = typename Policy::Backend;
-      if constexpr (runs_on<Model, ElementsOf<Policy>, Backend>()) {
-        auto engine = detail::body_of<Model, Policy>(std::move(config));
-        detail::add_sessions<Model, Policy>(*engine);
+      using Backend = typename Slots::Backend;
+      if constexpr (runs_on<Model, ElementsOf<Slots>, Backend>()) {
+        auto engine = detail::body_of<Model, Slots>(std::move(config));
+        detail::add_sessions<Model, Slots>(*engine);
         out = std::move(engine);
       } else {
         detail::refuse_backend(checkpoint, Model::kFamily, type_name<Backend>());

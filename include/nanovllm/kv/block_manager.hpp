@@ -21,7 +21,6 @@
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
-#include "nanovllm/kv/prefix/prefix_cache_check.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 
 namespace nanovllm {
@@ -41,7 +40,7 @@ namespace nanovllm {
 template <int kBlockSize, class Cache>
 class BlockManager {
   static_assert(kBlockSize >= 1, "a block must hold at least one token");
-  static_assert(check_prefix_cache<Cache>());
+  static_assert(PrefixCacheLike<Cache>);
   static_assert(Cache::block_size() == kBlockSize,
                 "the prefix cache must have the block manager's block size");
 

@@ -34,7 +34,7 @@ namespace nanovllm {
 /// made beside other ops: `begin_sum(x, max_rows)`, of which no sum has more rows, and later, in
 /// the same order, `finish_sum_add_norm(x, residual, weight, eps, out)`; two can be under way.
 /// `throw_if_late()` throws when a rank did not come in time to a call that was waiting for it, and
-/// what was computed since is garbage.
+/// what was computed since is garbage. `kOnDevice` is true where rows are in a GPU's memory.
 template <class C>
 concept CommunicatorLike = std::movable<C> &&
     requires(C& comm, const C& ccomm, MatrixView<float> x, MatrixView<const float> part,

@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(256)
 class Nccl {
  public:
   static constexpr bool kRankOrder = false;
+  static constexpr bool kOnDevice = true;
 
   /// The ends of a group of threads. Throws ConfigError unless `num_ranks` ≥ 1. The ends are joined
   /// by `attach`.

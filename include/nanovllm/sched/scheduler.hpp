@@ -20,7 +20,6 @@
 #include "nanovllm/sched/held_sequences.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/policy/continuous_batching.hpp"
-#include "nanovllm/sched/policy/scheduling_check.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
 #include "nanovllm/sched/queue_checks.hpp"
 #include "nanovllm/sched/sequence.hpp"
@@ -66,7 +65,7 @@ namespace nanovllm {
 /// @tparam Preemption  chooses the sequence to preempt when the pool is full; a PreemptionLike.
 template <class Policy, class Blocks, class Preemption>
 class Scheduler {
-  static_assert(check_scheduling<Policy, Blocks, Preemption>());
+  static_assert(SchedulingPolicyLike<Policy, Blocks> && PreemptionLike<Preemption>);
   using States = SequenceStates<Policy, Blocks>;
 
  public:

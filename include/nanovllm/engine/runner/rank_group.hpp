@@ -21,6 +21,7 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/engine/runner/rank_types.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/engine/runner/watchdog.hpp"
 #include "nanovllm/engine/step/executor.hpp"
@@ -36,16 +37,6 @@
 namespace nanovllm {
 
 namespace detail {
-
-template <class Backend, class T>
-struct HostBufferOf {
-  using type = typename Backend::template Buffer<T>;
-};
-template <class Backend, class T>
-requires requires { typename Backend::template HostBuffer<T>; }
-struct HostBufferOf<Backend, T> {
-  using type = typename Backend::template HostBuffer<T>;
-};
 
 /// Two guards, made in their order and dropped in the reverse.
 template <class First, class Second>
@@ -66,10 +57,6 @@ inline void leak(std::shared_ptr<const void> object) {
 
 }  // namespace detail
 
-/// The backend's `HostBuffer` where it has one; else its memory is the host's.
-template <class Backend, class T>
-using HostBufferOf = typename detail::HostBufferOf<Backend, T>::type;
-
 /// What one rank throws releases the others and is thrown by the call. One thread calls a group,
 /// but for `abort`.
 ///
@@ -78,16 +65,15 @@ using HostBufferOf = typename detail::HostBufferOf<Backend, T>::type;
 template <class Model, class Policy>
 class RankGroup {
  public:
-  using Config = typename Model::Config;
-  using Elements = ElementsOf<Policy>;
-  using KvElement = typename Elements::KvElement;
-  using Backend = typename Policy::Backend;
+  using Types = RankTypes<Model, Policy>;
+  using Config = typename Types::Config;
+  using Elements = typename Types::Elements;
+  using KvElement = typename Types::KvElement;
+  using Backend = typename Types::Backend;
   using Ranks = typename Policy::Ranks;
-  using Communicator = CommunicatorOf<Policy>;
-  using Network = typename Model::template Network<Elements, Backend, Communicator>;
-  using Pool = KvPool<KvElement, typename Backend::template Buffer<KvStored<KvElement>>,
-                      std::conditional_t<Policy::Tiers::kHasHostPool,
-                                         HostBufferOf<Backend, KvStored<KvElement>>, NoHostBuffer>>;
+  using Communicator = typename Types::Communicator;
+  using Network = typename Types::Network;
+  using Pool = typename Types::Pool;
   using Executor = ExecutorOf<Policy, Network, Backend, Pool>;
 
   /// Whether the ranks' executors have deferred steps.
@@ -96,11 +82,8 @@ class RankGroup {
   static constexpr bool kGivesHidden = requires { requires Executor::kGivesHidden; };
 
   static_assert(check_model<Model, Elements, Backend, Communicator, Pool>());
-  static_assert(CommunicatorLike<Communicator>,
-                "nanovllm: the policy's Communicator must be movable and offer make(int), rank(), "
-                "size(), all_reduce(matrix), all_gather_columns(part, whole) and abort(); see "
-                "parallel/communicator.hpp and docs/policies.md");
-  static_assert(check_executor<Executor, Network, Backend, Pool>());
+  static_assert(CommunicatorLike<Communicator>);
+  static_assert(ExecutorLike<Executor, Network, Backend, Pool>);
 
   struct Rank {
     Rank(const Config& model, const StepLimits& limits_in, std::int64_t max_blocks_in,

@@ -139,9 +139,6 @@ class EditChain {
 
  private:
   static constexpr bool kHasFunctor = !std::is_same_v<Functor, NoLogitsFunctor>;
-  static_assert(!kHasFunctor || RunsOp<Backend, ApplyFunctorArgs<Functor>>,
-                "nanovllm: the policy has a LogitsFunctor, but its Backend has no 'run' for "
-                "'ApplyFunctorArgs'; see ops/logits_functor.hpp");
 
   [[nodiscard]] TokenMarks marks() {
     if (marks_.size() == 0) return {};

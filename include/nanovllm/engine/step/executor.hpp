@@ -81,35 +81,4 @@ struct ExecutorOf<Policy, Network, Backend, Pool> {
 template <class Policy, class Network, class Backend, class Pool>
 using ExecutorOf = typename detail::ExecutorOf<Policy, Network, Backend, Pool>::type;
 
-/// True, or a compile error that names what `E` lacks.
-template <class E, class Network, class Backend, class Pool>
-consteval bool check_executor() {
-  static_assert(
-      std::constructible_from<E, Network&, Backend&, const StepLimits&, std::int64_t>,
-      "nanovllm: the policy's Executor must be made from (network, backend, limits, max_blocks)");
-  static_assert(
-      requires(E & e, Pool & kv) {
-        { e.profile_run(kv) } -> std::convertible_to<std::size_t>;
-        e.capture(kv);
-      },
-      "nanovllm: the policy's Executor must have profile_run(pool), which returns bytes, and "
-      "capture(pool)");
-  static_assert(
-      requires(E & e, Pool & kv, const StepInputs& inputs, int slot) {
-        e.launch(slot, inputs, kv);
-        { e.wait(slot) } -> std::convertible_to<StepResults>;
-      },
-      "nanovllm: the policy's Executor must have launch(slot, inputs, pool) and wait(slot), "
-      "which returns StepResults");
-  static_assert(
-      requires(E & e, Pool & kv, const StepInputs& inputs, MatrixView<float> out) {
-        e.run_logits(inputs, kv, out);
-      },
-      "nanovllm: the policy's Executor must have run_logits(inputs, pool, out)");
-  static_assert(
-      ExecutorLike<E, Network, Backend, Pool>,
-      "nanovllm: the policy's Executor is no 'ExecutorLike'; see engine/step/executor.hpp");
-  return true;
-}
-
 }  // namespace nanovllm

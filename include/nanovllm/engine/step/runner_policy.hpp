@@ -33,10 +33,6 @@ template <class Policy>
 requires requires { typename Policy::LogitsFunctor; }
 struct LogitsFunctorOf<Policy> {
   using type = typename Policy::LogitsFunctor;
-  static_assert(LogitsFunctorLike<type>,
-                "nanovllm: the policy's LogitsFunctor must be plain data with a call operator, "
-                "'NANOVLLM_HD float operator()(float, TokenId, const FunctorContext&) const'; see "
-                "ops/logits_functor.hpp");
 };
 
 namespace detail {

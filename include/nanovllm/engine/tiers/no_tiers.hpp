@@ -64,36 +64,6 @@ concept TiersLike = requires(const EngineConfig& config, const KvShape& shape) {
   { Tiers::num_host_blocks(config, shape) } -> std::convertible_to<std::int32_t>;
 };
 
-namespace detail {
-
-template <template <int kBlockSize, class Cache> class>
-struct IsBlocks {};
-
-}  // namespace detail
-
-/// A policy with the slot `Blocks`, which `Tiers` has replaced.
-template <class Policy>
-concept HasBlocksSlot = requires {
-  typename detail::IsBlocks<Policy::template Blocks>;
-};
-
-/// True if the slots of `Policy` that say where blocks are kept are as they must be; a compile
-/// error that names what is wrong if not.
-template <class Policy>
-consteval bool check_tiers() {
-  static_assert(Policy::kv.block_size >= 1,
-                "nanovllm: the policy's kv.block_size must be at least 1 token");
-  static_assert(TiersLike<typename Policy::Tiers>,
-                "nanovllm: the policy's Tiers must have kHasHostPool, validate(config), "
-                "num_host_blocks(config, shape), make_blocks, observer and the block manager "
-                "Blocks<block_size, Cache>; see engine/tiers/no_tiers.hpp and docs/policies.md");
-  static_assert(!HasBlocksSlot<Policy>,
-                "nanovllm: the policy's slot Blocks is Tiers now: 'using Tiers = "
-                "nanovllm::NoTiers;' has BlockManager, HostTier and DiskTier TieredBlockManager; "
-                "see docs/policies.md");
-  return true;
-}
-
 /// The block manager of the policy's tiers and prefix cache.
 template <class Policy>
 using BlocksOf = typename Policy::Tiers::template Blocks<

@@ -48,6 +48,7 @@ namespace nanovllm {
 class PeerMemory {
  public:
   static constexpr bool kRankOrder = false;
+  static constexpr bool kOnDevice = true;
 
   /// The ends of a group of threads. Throws ConfigError unless `num_ranks` ≥ 1. The ends are joined
   /// by `attach`.
