@@ -60,4 +60,17 @@ void step_of_gpt2(CudaBackend& backend) {
   backend.run(BiasGeluArgs<bf16>{});
 }
 
+/// What requests for edits and log-probabilities, and draws by shard, have besides.
+void step_with_edits(CudaBackend& backend);
+
+void step_with_edits(CudaBackend& backend) {
+  backend.run(MarkTokensArgs{});
+  backend.run(MarkDrawnArgs{});
+  backend.run(EditLogitsArgs{});
+  backend.run(TokenLogprobsArgs{});
+  backend.run(SurveyShardArgs{});
+  backend.run(DrawShardArgs{});
+  backend.run(PickWinnerArgs{});
+}
+
 }  // namespace nanovllm

@@ -26,7 +26,7 @@ namespace nanovllm::cuda {
 /// For devices that `HopperTables` takes.
 struct Hopper : HopperTables {
   [[nodiscard]] static bool dense(const DenseLayer<bf16>& layer, int form, TensorMaps& maps,
-                                  const Context& context) {
+                                  const LaunchContext auto& context) {
     const int num_mid = kMidMForms.size(layer.kind());
     return form < num_mid ? mid_m_linear(layer, form, maps, context)
                           : wide_m_linear(layer, form - num_mid, maps, context);

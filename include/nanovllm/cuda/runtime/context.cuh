@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -80,5 +81,10 @@ struct Context : DeviceFeatures {
     return out;
   }
 };
+
+/// `const LaunchContext auto&` in place of `const Context&` makes a launcher a template: its
+/// kernels are compiled where it is called, and not wherever its header is included.
+template <class C>
+concept LaunchContext = std::derived_from<C, Context>;
 
 }  // namespace nanovllm::cuda

@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kEditThreads)
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together or there are
 /// more than 65,535 rows.
-inline void edit_logits(const EditLogitsArgs& args, const Context& context) {
+void edit_logits(const EditLogitsArgs& args, const LaunchContext auto& context) {
   validate(args);
   const std::int64_t rows = args.logits.extent(0), vocab = args.logits.extent(1);
   if (args.logits.empty()) return;

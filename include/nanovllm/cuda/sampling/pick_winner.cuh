@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) pick_winner_kernel(const PickWinnerA
 
 /// See ops/shard_draw.hpp. Throws ShapeError when the operands do not fit together, CudaError when
 /// the launch is refused.
-inline void pick_winner(const PickWinnerArgs& args, const Context& context) {
+void pick_winner(const PickWinnerArgs& args, const LaunchContext auto& context) {
   validate(args);
   const std::int64_t rows = args.rows.extent(0);
   if (rows == 0) return;

@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 }
 
 /// Launches the kernel; operands are checked by `sample`, and `scratch` has room for them.
-inline void sample_plain(const SampleArgs& args, const SamplerScratch& scratch,
-                         const Context& context, const ShardPlace& place = {}) {
+void sample_plain(const SampleArgs& args, const SamplerScratch& scratch,
+                  const LaunchContext auto& context, const ShardPlace& place = {}) {
   const std::int64_t rows = args.logits.extent(0);
   const PlainParts parts = plain_parts(rows, args.logits.extent(1), context.num_sms);
   launch(parts.is_short ? sample_plain_kernel<kShortPlainThreads, kShortPlainBlocksPerSm, 1>

@@ -238,8 +238,8 @@ void launch_sample_scan(const SampleArgs& args, const SamplerScratch& scratch, i
 }
 
 /// Starts the first kernel, if the rows have tokens, and returns how many slices each has.
-inline int launch_sample_scan(const SampleArgs& args, const SamplerScratch& scratch,
-                              const VocabPlace& place, const Context& context) {
+int launch_sample_scan(const SampleArgs& args, const SamplerScratch& scratch,
+                       const VocabPlace& place, const LaunchContext auto& context) {
   const SampleSlices slices =
       sample_slices(args.logits.extent(0), args.logits.extent(1), context.num_sms);
   if (slices.num_parts == 0) return 0;
@@ -252,8 +252,8 @@ inline int launch_sample_scan(const SampleArgs& args, const SamplerScratch& scra
 }
 
 /// Starts the second kernel on what the first left in `scratch`, `num_parts` slices a row.
-inline void launch_sample_finish(const SampleArgs& args, const SamplerScratch& scratch,
-                                 int num_parts, const Context& context) {
+void launch_sample_finish(const SampleArgs& args, const SamplerScratch& scratch, int num_parts,
+                          const LaunchContext auto& context) {
   const std::int64_t rows = args.logits.extent(0), vocab = args.logits.extent(1);
   const int cluster = context.has_clusters ? sample_finish_cluster(rows, context.num_sms) : 1;
   const LaunchConfig config{
@@ -270,7 +270,8 @@ inline void launch_sample_finish(const SampleArgs& args, const SamplerScratch& s
 /// See ops/sampler.hpp and the top of this file. Throws ShapeError when the operands do not fit
 /// together or into the workspace, CudaError when a launch is refused. All pointers are the
 /// device's; nothing they point to is looked at on the host.
-inline void sample(const SampleArgs& args, SamplerWorkspace& workspace, const Context& context) {
+void sample(const SampleArgs& args, SamplerWorkspace& workspace,
+            const LaunchContext auto& context) {
   validate(args);
   const std::int64_t rows = args.logits.extent(0), vocab = args.logits.extent(1);
   if (rows == 0) return;

@@ -289,8 +289,8 @@ inline void check_shard_room(const char* op, const ShardLogits& logits,
 /// See ops/shard_draw.hpp and the top of this file. Throws ShapeError when the operands do not fit
 /// together or into the workspace, CudaError when a launch is refused. Nothing that pointers point
 /// to is looked at on the host.
-inline void survey_shard(const SurveyShardArgs& args, SamplerWorkspace& workspace,
-                         const Context& context) {
+void survey_shard(const SurveyShardArgs& args, SamplerWorkspace& workspace,
+                  const LaunchContext auto& context) {
   validate(args);
   detail::check_shard_room("survey_shard", args.logits, workspace);
   const std::int64_t rows = args.logits.values.extent(0);
@@ -306,8 +306,8 @@ inline void survey_shard(const SurveyShardArgs& args, SamplerWorkspace& workspac
 }
 
 /// The same of the draw.
-inline void draw_shard(const DrawShardArgs& args, SamplerWorkspace& workspace,
-                       const Context& context) {
+void draw_shard(const DrawShardArgs& args, SamplerWorkspace& workspace,
+                const LaunchContext auto& context) {
   validate(args);
   detail::check_shard_room("draw_shard", args.logits, workspace);
   const MatrixView<float>& logits = args.logits.values;

@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kThreads)
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together or into the
 /// workspace, which calls of `sample` on the same stream may share.
-inline void token_logprobs(const TokenLogprobsArgs& args, SamplerWorkspace& workspace,
-                           const Context& context) {
+void token_logprobs(const TokenLogprobsArgs& args, SamplerWorkspace& workspace,
+                    const LaunchContext auto& context) {
   validate(args);
   const std::int64_t rows = args.logits.extent(0), vocab = args.logits.extent(1);
   if (rows == 0) return;

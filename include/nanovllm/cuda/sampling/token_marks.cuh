@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) mark_drawn_kernel(const MarkDrawnArg
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
-inline void mark_tokens(const MarkTokensArgs& args, const Context& context) {
+void mark_tokens(const MarkTokensArgs& args, const LaunchContext auto& context) {
   validate(args);
   if (args.heads.empty()) return;
   launch(mark_tokens_kernel<kMarkTokensThreads>,
@@ -120,7 +120,7 @@ inline void mark_tokens(const MarkTokensArgs& args, const Context& context) {
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
-inline void mark_drawn(const MarkDrawnArgs& args, const Context& context) {
+void mark_drawn(const MarkDrawnArgs& args, const LaunchContext auto& context) {
   validate(args);
   if (args.rows.empty()) return;
   const std::int64_t blocks = ceil_div(args.rows.extent(0), kMarkDrawnThreads);

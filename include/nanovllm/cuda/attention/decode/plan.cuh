@@ -288,9 +288,9 @@ __global__ void __launch_bounds__(kThreads)
 /// (`can_count_decode_tiles`). What `shared` says that sequences have in common is read once for
 /// 32 / group of them; it must be in whole tiles of 16 keys. Throws ShapeError when there are more
 /// sequences or heads than the workspace is for.
-inline void plan_decode(VectorView<const std::int32_t> kv_lens, std::int64_t num_kv_heads,
-                        DecodeWorkspace& workspace, const Context& context,
-                        SharedPrefixes shared = {}) {
+void plan_decode(VectorView<const std::int32_t> kv_lens, std::int64_t num_kv_heads,
+                 DecodeWorkspace& workspace, const LaunchContext auto& context,
+                 SharedPrefixes shared = {}) {
   const std::int64_t num_seqs = kv_lens.extent(0);
   check<ShapeError>(num_seqs <= workspace.max_num_seqs(), "plan_decode: ", num_seqs,
                     " sequences, the workspace is for ", workspace.max_num_seqs());

@@ -158,9 +158,9 @@ __global__ void __launch_bounds__(Traits::kThreads)
 /// Writes the schedule of a step with `num_tokens` query rows into `workspace`, for the calls of
 /// `varlen_attention` that follow in the stream with the same `query_starts` and `kv_lens`. Both
 /// are device memory. Throws ShapeError when they do not fit together or not into the workspace.
-inline void plan_varlen(VectorView<const std::int32_t> query_starts,
-                        VectorView<const std::int32_t> kv_lens, std::int64_t num_tokens,
-                        VarlenWorkspace& workspace, const Context& context) {
+void plan_varlen(VectorView<const std::int32_t> query_starts,
+                 VectorView<const std::int32_t> kv_lens, std::int64_t num_tokens,
+                 VarlenWorkspace& workspace, const LaunchContext auto& context) {
   const std::int64_t num_seqs = kv_lens.extent(0);
   check_shape("plan_varlen", "query_starts", query_starts, {num_seqs + 1});
   const std::int64_t most = varlen_max_entries(num_seqs, num_tokens);

@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kThreads)
 /// Writes the list of a step into `workspace`, for the calls of `batch_invariant_decode_attention`
 /// that follow in the stream with the same lengths. Throws ShapeError when it has no room for so
 /// many sequences.
-inline void plan_segments(VectorView<const std::int32_t> kv_lens, SegmentDecodeWorkspace& workspace,
-                          const Context& context) {
+void plan_segments(VectorView<const std::int32_t> kv_lens, SegmentDecodeWorkspace& workspace,
+                   const LaunchContext auto& context) {
   const std::int64_t num_seqs = kv_lens.extent(0);
   check<ShapeError>(num_seqs <= workspace.max_seqs(), "plan_segments: ", num_seqs,
                     " sequences, the workspace has room for ", workspace.max_seqs());

@@ -155,38 +155,11 @@ class DenseEngine {
   /// Enqueues the layer as `plan` says. False, with nothing enqueued, when the plan does not fit.
   template <class T, class Out>
   [[nodiscard]] bool execute(const DenseLayer<T, Out>& layer, const DensePlan& plan,
-                             const Context& context) {
-    switch (plan.kernel) {
-      case DenseKernel::parts:
-      case DenseKernel::native_heads: return false;
-      case DenseKernel::blas: return blas_.run(layer, plan.algorithm, context);
-      case DenseKernel::registers:
-        if constexpr (sizeof(T) == 2) return small_m_registers(layer, plan.variant, context);
-        break;
-      case DenseKernel::small_m:
-        if constexpr (sizeof(T) == 2 && std::same_as<T, Out>)
-          return small_m_linear(layer, plan.variant, context, NextStart::after_wait);
-        break;
-      case DenseKernel::native:
-        if constexpr (kIsNative<T, Out>) {
-          return Architectures::choose(context, [&](auto native) {
-            return native.dense(layer, plan.variant, maps_, context);
-          });
-        }
-        break;
-    }
-    return false;
-  }
+                             const Context& context);
   /// The same for all of `project_qkv`, or for its product where the plan does no more.
   template <class Kv>
   [[nodiscard]] bool execute(const QkvArgs<Kv>& args, const DensePlan& plan,
-                             const Context& context) {
-    if (plan.kernel == DenseKernel::native_heads) {
-      return Architectures::choose(context,
-                                   [&](auto native) { return native.project_qkv(args, context); });
-    }
-    return execute(layer_of(args), plan, context);
-  }
+                             const Context& context);
 
   /// Times that cuBLASLt was asked for algorithms, and descriptions of tensors that were made: a
   /// shape that has run before adds to neither.
@@ -218,5 +191,44 @@ class DenseEngine {
   TensorMaps maps_;
   TunedPlans<DenseKey, DensePlan> plans_;
 };
+
+// Not inline: compiled_ops.cuh has the kernels of bfloat16.
+
+template <class Architectures>
+template <class T, class Out>
+bool DenseEngine<Architectures>::execute(const DenseLayer<T, Out>& layer, const DensePlan& plan,
+                                         const Context& context) {
+  switch (plan.kernel) {
+    case DenseKernel::parts:
+    case DenseKernel::native_heads: return false;
+    case DenseKernel::blas: return blas_.run(layer, plan.algorithm, context);
+    case DenseKernel::registers:
+      if constexpr (sizeof(T) == 2) return small_m_registers(layer, plan.variant, context);
+      break;
+    case DenseKernel::small_m:
+      if constexpr (sizeof(T) == 2 && std::same_as<T, Out>)
+        return small_m_linear(layer, plan.variant, context, NextStart::after_wait);
+      break;
+    case DenseKernel::native:
+      if constexpr (kIsNative<T, Out>) {
+        return Architectures::choose(context, [&](auto native) {
+          return native.dense(layer, plan.variant, maps_, context);
+        });
+      }
+      break;
+  }
+  return false;
+}
+
+template <class Architectures>
+template <class Kv>
+bool DenseEngine<Architectures>::execute(const QkvArgs<Kv>& args, const DensePlan& plan,
+                                         const Context& context) {
+  if (plan.kernel == DenseKernel::native_heads) {
+    return Architectures::choose(context,
+                                 [&](auto native) { return native.project_qkv(args, context); });
+  }
+  return execute(layer_of(args), plan, context);
+}
 
 }  // namespace nanovllm::cuda
