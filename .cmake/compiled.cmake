@@ -132,9 +132,12 @@ if(NANOVLLM_WITH_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
   foreach(_policy IN LISTS _nanovllm_cuda_policies)
     nanovllm_engines(_nanovllm_sources cu "${_nanovllm_shape_list}" ${_policy})
   endforeach()
+  foreach(_list IN ITEMS dense attention sampling other)
+    list(APPEND _nanovllm_sources "${PROJECT_SOURCE_DIR}/.cmake/compiled/cuda_${_list}.cu")
+  endforeach()
   nanovllm_add_compiled(nanovllm_cuda_engines nanovllm::cuda ${_nanovllm_install_cuda} ${_nanovllm_sources})
   add_library(nanovllm::cuda_engines ALIAS nanovllm_cuda_engines)
-  target_compile_definitions(nanovllm_cuda_engines PUBLIC
+  target_compile_definitions(nanovllm_cuda_engines PUBLIC NANOVLLM_CUDA_OPS
     "NANOVLLM_CUDA_SHAPES=${_nanovllm_shape_list}" "NANOVLLM_CUDA_POLICIES=${_nanovllm_policy_list}")
   set_target_properties(nanovllm_cuda_engines PROPERTIES EXPORT_NAME cuda_engines)
 endif()

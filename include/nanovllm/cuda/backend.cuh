@@ -16,6 +16,7 @@
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/attention/plan_attention.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
+#include "nanovllm/cuda/compiled_ops.cuh"
 #include "nanovllm/cuda/elementwise/elementwise.cuh"
 #include "nanovllm/cuda/linear/dispatch/ops.cuh"
 #include "nanovllm/cuda/linear/tune/projections.cuh"

@@ -269,7 +269,7 @@ consteval bool check_policy_slots() {
     static_assert(kFits<typename P::Backend>,
                   "nanovllm: the policy's Backend is declared here and not defined: CudaBackend is "
                   "there in files that nvcc compiles, and in others with the target "
-                  "nanovllm::prebuilt_cuda; see docs/cuda.md");
+                  "nanovllm::cuda_engines; see docs/cuda.md");
   } else if constexpr (detail::IsOnlyDeclared<CommunicatorOf<P>>) {
     static_assert(kFits<CommunicatorOf<P>>,
                   "nanovllm: the policy's Communicator is declared here and not defined: those of "

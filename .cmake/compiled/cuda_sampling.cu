@@ -1,0 +1,8 @@
+// A list of cuda/compiled_ops.cuh.
+#include "nanovllm/cuda/compiled_ops.cuh"
+
+namespace nanovllm::cuda {
+
+NANOVLLM_CUDA_SAMPLING_OPS();
+
+}  // namespace nanovllm::cuda
