@@ -3,6 +3,8 @@
 // check_wrong_policies.sh.
 #include <nanovllm/cuda_policy.hpp>
 #include <nanovllm/engine.hpp>
+#include <nanovllm/engine/all_models.hpp>
+#include <nanovllm/engine/make_engine.hpp>
 #include <nanovllm/policy.hpp>
 #include <string>
 
@@ -491,6 +493,25 @@ struct Wrong : DefaultPolicy {
 };
 inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
 }  // namespace backend_half_asynchronous
+
+// ---- By way of make_engine ----
+
+namespace made_engine {
+// says: nanovllm: the policy's Scheduling must be
+struct Wrong : DefaultPolicy {
+  using Scheduling = Nothing;
+};
+inline std::string run() { return make_engine<AllModels, Wrong>({})->describe(); }
+}  // namespace made_engine
+
+namespace made_engine_backend {
+// says: nanovllm: the policy's Backend must have 'Buffer<T>'
+struct Bare {};
+struct Wrong : DefaultPolicy {
+  using Backend = Bare;
+};
+inline std::string run() { return make_engine<AllModels, Wrong>({})->describe(); }
+}  // namespace made_engine_backend
 
 // ---- Right ones: not a word ----
 

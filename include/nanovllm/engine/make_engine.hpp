@@ -8,6 +8,7 @@
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/compiled.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/policy_checks.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/registry.hpp"
@@ -36,8 +37,10 @@ struct FirstModel<Models<Model, Rest...>> {
 /// ```
 template <class List, class Policy = DefaultPolicy>
 [[nodiscard]] std::unique_ptr<AnyEngine> make_engine(EngineConfig config) {
-  // Of any engine: it tells of a wrong policy before something is made of it.
-  using Slots = typename Engine<typename detail::FirstModel<List>::type, Policy>::Slots;
+  // As Engine: a wrong policy is told of before something is made of it.
+  using Checked = detail::PolicyToCheck<typename detail::FirstModel<List>::type, Policy>;
+  using Slots = CheckedPolicy<Policy, check_policy_names<Checked>(), check_policy_slots<Checked>(),
+                              check_backend<BackendOf<Checked>, BackendElements<Checked>>()>;
   const Checkpoint checkpoint = checkpoint_of(config);
   config.checkpoint = checkpoint;
   std::unique_ptr<AnyEngine> out;
