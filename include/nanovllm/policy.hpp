@@ -62,6 +62,7 @@ struct Float32Policy : DefaultPolicy {
 }  // namespace nanovllm
 
 // What an engine with a policy of one's own is compiled from.
+#include "nanovllm/engine/check_policy.hpp"
 #include "nanovllm/engine/engine_body.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "nanovllm/engine/any_engine.hpp"
-#include "nanovllm/engine/check_policy.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/counters.hpp"
 #include "nanovllm/engine/describe_policy.hpp"
