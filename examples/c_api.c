@@ -40,13 +40,7 @@ int main(int argc, char** argv) {
 
   nvllm_sampling_params sampling;
   nvllm_sampling_params_init(&sampling);
-  static const char* const sentence_ends[] = {". ", "! ", "? ", ".\n", ".' ", ".\" "};
-  sampling.repetition_penalty = 1.05f;  // or a small model repeats itself
   sampling.max_tokens = 160;
-  sampling.min_tokens = 90;  // the first end of a sentence behind these ends the tale
-  sampling.stop = sentence_ends;
-  sampling.num_stop = sizeof sentence_ends / sizeof *sentence_ends;
-  sampling.include_stop_str_in_output = 1;
 
   nvllm_request request;
   nvllm_request_init(&request);

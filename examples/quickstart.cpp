@@ -19,7 +19,7 @@ using Engine = nvllm::Engine<Model>;
 int main(int argc, char** argv) try {
   const std::string usage = nvllm::concat(
       "usage: quickstart [MODEL_DIR] [\"prompt\"] [options]\n"
-      "Streams a continuation of the prompt, up to a sentence's end.\n",
+      "Streams a continuation of the prompt until the model ends it.\n",
       ex::kTaleOptions);
   const ex::PlainCommandLine line = ex::read_command_line(
       argc, argv, {.text = usage, .most = 2, .settings = ex::sampling_options()});

@@ -48,7 +48,7 @@ cat << EOT
 Once it listens, open http://127.0.0.1:$port/ or try
 
   curl http://127.0.0.1:$port/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{"messages": [{"role": "user", "content": "Tell me of a fox."}], "max_tokens": 100}'
+    -d '{"messages": [{"role": "user", "content": "Tell me of a fox."}]}'
 
 EOT
 exec "$build/examples/server/$program" "${arguments[@]}"

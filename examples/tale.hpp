@@ -22,8 +22,7 @@ inline constexpr const char* kOpening = "Once upon a time there was a king who h
 /// What `--help` says of the options.
 inline constexpr const char* kTaleOptions =
     "  --temperature X, --seed N, --max-tokens N and any other field of SamplingParams\n"
-    "             (docs/sampling.md). Unless given: max_tokens 160, min_tokens three fifths of\n"
-    "             that, repetition_penalty 1.05, and the rest as the model's\n"
+    "             (docs/sampling.md). Unless given: max_tokens 160, and the rest as the model's\n"
     "             generation_config.json says\n"
     "  --version  prints the library's version\n";
 
@@ -41,27 +40,10 @@ inline constexpr const char* kTaleOptions =
   return out;
 }
 
-/// A sentence's end and the white space behind it, with or without a closing quotation mark.
-[[nodiscard]] inline std::vector<std::string> sentence_ends() {
-  std::vector<std::string> out;
-  for (const char* mark : {".", "!", "?"}) {
-    for (const char* quote : {"", "'", "\""}) {
-      for (const char* space : {" ", "\n"}) out.push_back(concat(mark, quote, space));
-    }
-  }
-  return out;
-}
-
-/// The settings of a tale: it ends with a sentence, when three fifths of `max_tokens` are there. A
-/// small model repeats itself without a penalty. The options take precedence. Throws RequestError
-/// for a value that a field cannot have.
+/// The settings of a tale: at most 160 tokens, and a seed that a later run can name. The options take
+/// precedence. Throws RequestError for a value that a field cannot have.
 [[nodiscard]] inline SamplingParams tale_params(const PlainCommandLine& line) {
-  SamplingParams params{.repetition_penalty = 1.05f,
-                        .seed = std::random_device{}(),
-                        .max_tokens = 160,
-                        .min_tokens = -1,
-                        .stop = sentence_ends(),
-                        .include_stop_str_in_output = true};
+  SamplingParams params{.seed = std::random_device{}(), .max_tokens = 160};
   for (const auto& [name, text] : line.options) {
     for (const SamplingField& field : kSamplingFields) {
       if (option_of(field.name) != name) continue;
@@ -73,7 +55,6 @@ inline constexpr const char* kTaleOptions =
       read_sampling_field(field, value, name, params);
     }
   }
-  if (params.min_tokens < 0) params.min_tokens = params.max_tokens / 5 * 3;
   return params;
 }
 

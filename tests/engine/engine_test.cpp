@@ -196,7 +196,7 @@ TEST_CASE("unset sampling fields come from generation_config.json", "[engine]") 
   TestEngine engine(small_config(GENERATE(false, true)));
   const SamplingParams own{.seed = 4, .max_tokens = 24};
   const SamplingParams spelled{
-      .temperature = 0.5f, .top_k = 40, .top_p = 0.95f, .min_p = 0.2f, .seed = 4, .max_tokens = 24};
+      .temperature = 0.7f, .top_k = 40, .top_p = 0.95f, .min_p = 0.1f, .seed = 4, .max_tokens = 24};
   const SamplingParams other{
       .temperature = 1.5f, .top_k = 0, .top_p = 1.f, .seed = 4, .max_tokens = 24};
   const auto expected = engine.generate("The queen", spelled).token_ids;

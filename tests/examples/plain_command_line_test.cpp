@@ -75,27 +75,23 @@ TEST_CASE("What no option takes ends the program with 2, a question with 0") {
   CHECK(read({"--version"}).status == 0);
 }
 
-TEST_CASE("A tale ends with a sentence, and options take precedence") {
+TEST_CASE("A tale has at most 160 tokens, and options take precedence") {
   const SamplingParams plain = tale_of({});
   CHECK(plain.max_tokens <= 160);
-  CHECK(plain.min_tokens < plain.max_tokens);
-  CHECK(plain.stop.size() <= kMaxStopStrings);
-  CHECK(plain.include_stop_str_in_output);
+  CHECK(plain.seed.has_value());
   CHECK_FALSE(plain.temperature.has_value());  // the checkpoint's
 
   const SamplingParams own =
       tale_of({"--max-tokens", "20", "--seed=7", "--stop", "the end", "--logit-bias", R"({"5": 2})",
                "--repetition-penalty", "1", "--ignore-eos", "true"});
   CHECK(own.max_tokens == 20);
-  CHECK(own.min_tokens <= 20);
   CHECK(own.seed == 7u);
   CHECK(own.stop == std::vector<std::string>{"the end"});
   CHECK(own.logit_bias.size() == 1);
   CHECK(own.repetition_penalty == 1.f);
   CHECK(own.ignore_eos);
   CHECK(tale_of({"--stop", R"(["a", "b"])"}).stop == std::vector<std::string>{"a", "b"});
-  CHECK(tale_of({"--max-tokens", "1"}).min_tokens == 0);
-  CHECK(tale_of({"--min-tokens", "0"}).min_tokens == 0);
+  CHECK(tale_of({"--min-tokens", "3"}).min_tokens == 3);
 
   CHECK_THROWS_AS(tale_params(read({"--temperature", "warm"})), RequestError);
   CHECK_THROWS_AS(tale_params(read({"--max-tokens", "0"})), RequestError);

@@ -1,5 +1,5 @@
-// What the quickstart's settings make of the fairytale model: tales that end and go on from sentence
-// to sentence.
+// What the quickstart's settings make of the fairytale model: tales that the model ends and that go
+// on from sentence to sentence.
 
 #include "../../examples/tale.hpp"
 
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "catch.hpp"
@@ -46,7 +47,10 @@ double repeated(const std::vector<std::string>& words) {
 
 TEST_CASE("Tales of twenty seeds end with a sentence and do not turn in circles") {
   Engine<Qwen3<shapes::qwen3_any>> engine({.model = examples::kFairytale});
-  std::vector<std::string> prompts(20, "Once upon a time there was a fox who");
+  const std::string opening =
+      GENERATE("Once upon a time there was a fox who", "Once upon a time there was a king who had",
+               "A clockmaker lived", "The dragon");
+  std::vector<std::string> prompts(20, opening);
   std::vector<SamplingParams> params;
   for (std::uint64_t seed = 0; seed < prompts.size(); ++seed) {
     params.push_back(examples::tale_params({}));
@@ -59,7 +63,9 @@ TEST_CASE("Tales of twenty seeds end with a sentence and do not turn in circles"
     CHECK(output.token_ids.size() <= 160);
     const std::vector<std::string> words = words_of(output.text);
     CHECK(words.size() >= 50);
-    num_cut += output.finish_reason == FinishReason::stop ? 0 : 1;
+    const bool ends = output.finish_reason == FinishReason::stop && !output.text.empty() &&
+                      std::string_view(".!?\"'").find(output.text.back()) != std::string_view::npos;
+    num_cut += ends ? 0 : 1;
     num_circling += repeated(words) > 0.15 ? 1 : 0;
   }
   // Other instruction sets round differently and may draw another tale.

@@ -111,13 +111,14 @@ def main():
     text = "Once upon a time there was a king who had a daughter"
     plain = case("plain", text)
     first = plain["tokens"]
+    repetition = case("repetition", text, repetition_penalty=1.3)
     cases = [
         plain,
-        case("repetition", text, repetition_penalty=1.3),
+        repetition,
         case("repetition below 1", text, repetition_penalty=0.7),
-        case("frequency", text, frequency_penalty=0.7),
-        case("presence", text, presence_penalty=0.6),
-        case("negative presence", text, presence_penalty=-2.0),
+        case("frequency", text, frequency_penalty=1.5),
+        case("presence", text, presence_penalty=3.0),
+        case("negative presence", text, presence_penalty=-8.0),
         case(
             "all penalties",
             "The wolf said to the fox that he was hungry.",
@@ -129,7 +130,7 @@ def main():
         case(
             "bias and penalties",
             text,
-            logit_bias=[[first[1], 3.0], [first[2], -2.0]],
+            logit_bias=[[first[1], 3.0], [repetition["tokens"][4], -12.0]],
             repetition_penalty=1.2,
             frequency_penalty=0.25,
         ),
