@@ -81,9 +81,9 @@ class Others:
         self.server.wait_until_prepared()
 
     def counts(self):
-        counts = collections.Counter()
+        counts, end = collections.Counter(), time.monotonic() + 5
         try:
-            while True:
+            while time.monotonic() < end:  # more may come as long as the clients run
                 counts[self.statuses.get(timeout=0.1)] += 1
         except queue.Empty:
             return counts
