@@ -108,7 +108,7 @@ def main():
     def case(name, text, **settings):
         return make_case(model, tokenizer, name, text, **settings)
 
-    text = "Once upon a time there was a king who had a daughter"
+    text = "The king said to the queen that"
     plain = case("plain", text)
     first = plain["tokens"]
     repetition = case("repetition", text, repetition_penalty=1.3)
@@ -116,9 +116,9 @@ def main():
         plain,
         repetition,
         case("repetition below 1", text, repetition_penalty=0.7),
-        case("frequency", text, frequency_penalty=1.5),
-        case("presence", text, presence_penalty=3.0),
-        case("negative presence", text, presence_penalty=-8.0),
+        case("frequency", text, frequency_penalty=1.2),
+        case("presence", text, presence_penalty=1.0),
+        case("negative presence", text, presence_penalty=-2.0),
         case(
             "all penalties",
             "The wolf said to the fox that he was hungry.",
@@ -144,7 +144,7 @@ def main():
             presence_penalty=0.5,
             bad_words=[tokenizer.decode(first[i : i + 3]) for i in (2, 11)],
         ),
-        case("allowed", text, allowed_token_ids=sorted(set(first)), repetition_penalty=1.5),
+        case("allowed", text, allowed_token_ids=sorted(set(first) - {first[0]}), repetition_penalty=1.5),
     ]
     for i, entry in enumerate(cases):
         for other in cases[:i]:
