@@ -329,7 +329,8 @@ TEST_CASE("defect: a callback that throws behind its request's end leaves no err
 TEST_CASE("defect: an error stands beside the finish reason of a sample that ended before",
           "[defects]") {
   TestEngine engine(small_config(GENERATE(false, true)));
-  SamplingParams params{.temperature = 1.f, .seed = 5, .max_tokens = 12, .ignore_eos = true};
+  // So hot that the samples differ from the first token on.
+  SamplingParams params{.temperature = 5.f, .seed = 5, .max_tokens = 12, .ignore_eos = true};
   params.n = 2;
   params.min_p = 0.f;
   params.top_k = ThrowingProcessor::kFaultyTopK;  // fails before the fourth token

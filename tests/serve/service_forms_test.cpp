@@ -37,7 +37,7 @@ class Server {
         {.method = "POST",
          .target = "/v1/chat/completions",
          .body = R"({"messages": [{"role": "user", "content": "Tell me of a fox."}], )"
-                 R"("temperature": 0, "max_tokens": 200, )" +
+                 R"("temperature": 0, "max_tokens": 400, )" +
                  fields + "}"});
     INFO(fields << "\n" << reply.body);
     REQUIRE(reply.head.status == status);
