@@ -42,8 +42,8 @@ class Exchange {
   /// Calls `wake` once, as soon as there is something new: a head, a piece of the body, its end.
   /// If there is already, at once, on this thread; otherwise on a thread of the engine, which it
   /// must not delay. A further call replaces a `wake` that was not called. One that throws there is
-  /// called again with what is new next, and the request ends with an error; after `cancel` nobody
-  /// hears of the exception.
+  /// called again with what is new next, and the request ends with an error; after `cancel` its
+  /// exception is dropped.
   virtual void notify(std::function<void()> wake) = 0;
 
   /// The client has gone: aborts the requests. `take` has no more then. May be called repeatedly.

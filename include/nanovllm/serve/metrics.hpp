@@ -78,7 +78,7 @@ struct HttpCounters {
   std::atomic<std::int64_t> num_refused_connections{0};  ///< because there were too many
   std::atomic<std::int64_t> num_disconnects{0};  ///< clients that left before their reply's end
   std::atomic<std::int64_t> num_timeouts{0};     ///< connections closed because they were too slow
-  std::atomic<std::int64_t> num_dropped_log_lines{0};  ///< since nobody read the log
+  std::atomic<std::int64_t> num_dropped_log_lines{0};  ///< as their reader was too slow
   StatusCounts replies{};                              ///< by status
   StatusCounts refused{};  ///< of the replies, errors of the transport: 401, 413, ...
 };
@@ -363,7 +363,7 @@ NANOVLLM_INLINE void write_http_metrics(PrometheusWriter& out, const HttpCounter
   out.single("nanovllm:http_timeouts_total", "counter", "Connections closed for being too slow.",
              counters.num_timeouts.load());
   out.single("nanovllm:log_lines_dropped_total", "counter",
-             "Lines of the log that were dropped, since nobody read it.",
+             "Lines of the log that were dropped because its reader was too slow.",
              counters.num_dropped_log_lines.load());
   out.statuses("nanovllm:http_replies_total", "Replies by HTTP status.", counters.replies, 0);
 }

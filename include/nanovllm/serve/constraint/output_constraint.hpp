@@ -56,8 +56,8 @@ class ConstraintCompiler {
   virtual ~ConstraintCompiler() = default;
 
   /// Null for Kind::none. Throws RequestError with a reason for what it cannot take.
-  /// @param stop requested, by any thread, when nobody wants the source any more: the call then
-  ///             ends within milliseconds, by CompileCancelled if it was not ready.
+  /// @param stop requested, by any thread, when the request has been cancelled: the call then ends
+  ///             within milliseconds, by CompileCancelled if it was not ready.
   [[nodiscard]] virtual std::shared_ptr<const TokenMaskSource> compile(
       const OutputConstraint& constraint, std::stop_token stop = {}) = 0;
 
