@@ -23,11 +23,12 @@ struct CudaBatchInvariantPolicy;
 
 // kv/
 struct XxPrefixHash;
-template <int kBlockSize, class Hash = XxPrefixHash>
+class LeastRecentlyUsed;
+template <int kBlockSize, class Hash = XxPrefixHash, class Eviction = LeastRecentlyUsed>
 class HashPrefixCache;
 template <int kBlockSize>
 class NoPrefixCache;
-template <int kBlockSize>
+template <int kBlockSize, class Eviction = LeastRecentlyUsed>
 class RadixPrefixCache;
 template <int kBlockSize, class Cache = HashPrefixCache<kBlockSize>>
 class BlockManager;

@@ -3,6 +3,7 @@
 
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/cached_block.hpp"
+#include "nanovllm/kv/eviction_by_value.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"

@@ -13,7 +13,7 @@ using namespace nanovllm;
 namespace {
 
 /// All that are left, in the order in which they go.
-std::vector<BlockId> drain(EvictionOrder& order) {
+std::vector<BlockId> drain(LeastRecentlyUsed& order) {
   std::vector<BlockId> out;
   while (const std::optional<BlockId> block = order.pop()) out.push_back(*block);
   order.check_invariants();
@@ -23,7 +23,7 @@ std::vector<BlockId> drain(EvictionOrder& order) {
 }  // namespace
 
 TEST_CASE("blocks that are not rated go least recently used first", "[eviction_order]") {
-  EvictionOrder order(6);
+  LeastRecentlyUsed order(6);
   for (const BlockId block : {4, 2, 5, 0}) order.add(block);
   order.remove(2);
   order.add(2);
@@ -35,7 +35,7 @@ TEST_CASE("blocks that are not rated go least recently used first", "[eviction_o
 
 TEST_CASE("less urgent blocks go earlier, more urgent ones later, by as many as there are",
           "[eviction_order]") {
-  EvictionOrder order(4);
+  LeastRecentlyUsed order(4);
   order.rate(0, -7);
   order.rate(1, 0);
   order.rate(3, 100);
@@ -45,7 +45,7 @@ TEST_CASE("less urgent blocks go earlier, more urgent ones later, by as many as 
 
 TEST_CASE("all grow old: an urgent block that is not used again goes in the end",
           "[eviction_order]") {
-  EvictionOrder order(4);
+  LeastRecentlyUsed order(4);
   order.rate(0, -1);
   order.add(0);  // as if it were the fifth
   for (int i = 2; i <= 4; ++i) {
@@ -57,7 +57,7 @@ TEST_CASE("all grow old: an urgent block that is not used again goes in the end"
 }
 
 TEST_CASE("a block counts as its most urgent user since it was entered", "[eviction_order]") {
-  EvictionOrder order(8);
+  LeastRecentlyUsed order(8);
   order.rate(0, -1);
   order.rate(0, 1);
   order.rate(1, 1);
@@ -74,7 +74,7 @@ TEST_CASE("a block counts as its most urgent user since it was entered", "[evict
 }
 
 TEST_CASE("a block goes before all, or not before what is behind it", "[eviction_order]") {
-  EvictionOrder order(6);
+  LeastRecentlyUsed order(6);
   order.rate(0, 1);
   order.rate(1, -1);
   order.add(0);
@@ -94,7 +94,7 @@ TEST_CASE("a block goes before all, or not before what is behind it", "[eviction
 TEST_CASE("the eviction order agrees with a sorted list on random operations", "[eviction_order]") {
   constexpr int kNumBlocks = 12;
   std::mt19937 random(4);
-  EvictionOrder order(kNumBlocks);
+  LeastRecentlyUsed order(kNumBlocks);
   struct Entry {
     BlockId block;
     std::int64_t rank;

@@ -21,6 +21,7 @@
 
 #include "catch.hpp"
 #include "kv/prefix/linear_cache.hpp"
+#include "nanovllm/kv/eviction_by_value.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 #include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/kv/tiers/tiered_block_manager.hpp"
@@ -65,6 +66,12 @@ struct Coverage {
 template <int kBlockSize>
 using RadixBlocks = BlockManager<kBlockSize, RadixPrefixCache<kBlockSize>>;
 using TieredRadixBlocks = TieredBlockManager<4, RadixPrefixCache<4>>;
+/// Values that have nothing to do with what will be asked for.
+struct Scrambled {
+  static std::int64_t value(const BlockUse& use) noexcept { return use.last_use * 7919 % 13; }
+};
+using ScrambledHash = BlockManager<4, HashPrefixCache<4, XxPrefixHash, EvictionByValue<Scrambled>>>;
+using ScrambledRadix = BlockManager<4, RadixPrefixCache<4, EvictionByValue<Scrambled>>>;
 /// Whether the cache matches single tokens.
 template <class Blocks>
 constexpr bool kMatchesInside = false;
@@ -74,6 +81,8 @@ template <int kBlockSize>
 constexpr bool kMatchesInside<RadixBlocks<kBlockSize>> = kBlockSize > 1;
 template <>
 constexpr bool kMatchesInside<TieredRadixBlocks> = true;
+template <>
+constexpr bool kMatchesInside<ScrambledRadix> = true;
 
 /// A window that is short enough for all to age.
 using Urgency = PriorityWithin<5>;
@@ -633,6 +642,12 @@ TEMPLATE_TEST_CASE("random traffic: every request reads its own tokens, progress
   SECTION("prefill first") { run<PrefillFirst, TestType>(kSeed + 1000); }
   SECTION("a fickle policy") { run<Fickle, TestType>(kSeed + 2000); }
   SECTION("several tokens a step") { run<test::Guessing, TestType>(kSeed + 3000); }
+  SECTION("priority") { run<Urgency, TestType>(kSeed + 12000); }
+}
+
+TEMPLATE_TEST_CASE("random traffic with eviction by value", "[scheduler][random]", ScrambledHash,
+                   ScrambledRadix) {
+  SECTION("continuous batching") { run<ContinuousBatching, TestType>(kSeed + 15000); }
   SECTION("priority") { run<Urgency, TestType>(kSeed + 12000); }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -15,6 +16,39 @@
 
 namespace nanovllm {
 
+/// The free blocks of a prefix cache, in the order in which they are evicted. Made from the number
+/// of blocks of the pool; `LeastRecentlyUsed` has all functions and what they mean. For an order by
+/// a value of each block there is `EvictionByValue` (kv/eviction_by_value.hpp), which needs one
+/// function.
+///
+/// Of `keep_up(before, block)` depends what is found: where `before` holds the tokens ahead of
+/// `block`, and went before it, `block` would be of no use.
+template <class E>
+concept EvictionLike = std::constructible_from<E, std::int32_t> && std::movable<E> &&
+    requires(E& order, const E& reader, BlockId block, std::int32_t priority) {
+  { order.rate(block, priority) }
+  noexcept;
+  { order.inherit(block, block) }
+  noexcept;
+  { order.keep_up(block, block) }
+  noexcept;
+  { order.forget(block) }
+  noexcept;
+  { order.add(block) }
+  noexcept;
+  { order.add_first(block) }
+  noexcept;
+  { order.remove(block) }
+  noexcept;
+  { order.pop() }
+  noexcept->std::same_as<std::optional<BlockId>>;
+  { reader.contains(block) }
+  noexcept->std::same_as<bool>;
+  { reader.goes_before(block, block) }
+  noexcept->std::same_as<bool>;
+  reader.check_invariants();
+};
+
 /// Free blocks that a cache of `num_blocks` keeps, the least recently used first. Those that only
 /// requests of a priority above 0 used go as if they had been given back `num_blocks` blocks
 /// earlier, those that a request of a priority below 0 used as if that many later. All grow old
@@ -25,9 +59,9 @@ namespace nanovllm {
 ///
 /// Where no block is rated, this is one list. Every operation but the invariant check is O(1) and
 /// allocates nothing; 33 bytes a block.
-class EvictionOrder {
+class LeastRecentlyUsed {
  public:
-  explicit EvictionOrder(std::int32_t num_blocks)
+  explicit LeastRecentlyUsed(std::int32_t num_blocks)
       : lists_{BlockList(num_blocks), BlockList(num_blocks), BlockList(num_blocks)},
         levels_(static_cast<std::size_t>(num_blocks), kUnrated),
         added_(static_cast<std::size_t>(num_blocks), 0),
@@ -41,8 +75,8 @@ class EvictionOrder {
   /// `heir`, not in here, stands for `block` as well from now on.
   void inherit(BlockId heir, BlockId block) noexcept { raise(heir, level(block)); }
 
-  /// `before`, not in here, must not go earlier than `block`, if it is given back later: it is from
-  /// now on as urgent at least.
+  /// `before`, not in here, must not go earlier than `block`, which is about to be added, if it is
+  /// given back later: it is from now on as urgent at least.
   void keep_up(BlockId before, BlockId block) noexcept {
     raise(before, static_cast<Level>(list_index(block)));
   }
@@ -128,5 +162,7 @@ class EvictionOrder {
   std::int64_t num_added_ = 0;
   std::int64_t bonus_;  ///< of a level over the next
 };
+
+static_assert(EvictionLike<LeastRecentlyUsed>);
 
 }  // namespace nanovllm

@@ -1,7 +1,7 @@
 #pragma once
 /// The default prefix cache: whole blocks, found by a chained hash, with the least recently used
-/// evicted first. Source: Kwon et al., "PagedAttention", SOSP 2023; vLLM's automatic prefix
-/// caching.
+/// evicted first unless told otherwise. Source: Kwon et al., "PagedAttention", SOSP 2023; vLLM's
+/// automatic prefix caching.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,15 +24,20 @@ namespace nanovllm {
 
 /// Enters every full block, even if an equal one is entered, because the key of its sequence's next
 /// block is chained to it; but of equal free blocks only one is kept. Allocates nothing after
-/// construction. Blocks of more urgent requests are kept longer, see EvictionOrder.
+/// construction.
 ///
 /// @tparam kBlockSize  tokens a block.
 /// @tparam Hash        how prefixes are hashed; a PrefixHashLike.
-template <int kBlockSize, class Hash>
+/// @tparam Eviction    which free block goes first; an EvictionLike. Those of more urgent requests
+///                     are kept longer by LeastRecentlyUsed.
+template <int kBlockSize, class Hash, class Eviction>
 class HashPrefixCache {
   static_assert(PrefixHashLike<Hash>,
                 "'Hash' must have a static hash(std::uint64_t, std::span<const TokenId>) that "
                 "returns std::uint64_t");
+  static_assert(EvictionLike<Eviction>,
+                "'Eviction' must be LeastRecentlyUsed, EvictionByValue<Value>, or have what "
+                "kv/eviction_order.hpp states");
 
  public:
   static constexpr bool kFullBlocksOnly = true;
@@ -85,7 +90,7 @@ class HashPrefixCache {
 
   void lock(BlockId block) noexcept { unused_.remove(block); }
 
-  /// The block will be evicted last among those of its urgency. If an equal block is in use, the
+  /// The block is free: `Eviction` says when it goes. If an equal block is in use, the
   /// cache drops this one; if an equal block is free, it drops that. Returns the block that was
   /// dropped, which is free for reuse.
   [[nodiscard]] std::optional<BlockId> unlock(BlockId block) noexcept {
@@ -137,7 +142,7 @@ class HashPrefixCache {
   }
 
   PrefixIndex<kBlockSize, Hash> index_;
-  EvictionOrder unused_;  ///< those entered and free
+  Eviction unused_;  ///< those entered and free
   std::uint64_t seed_;
   std::uint64_t version_ = 0;
 };

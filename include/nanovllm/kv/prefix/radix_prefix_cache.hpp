@@ -34,17 +34,22 @@ namespace nanovllm {
 ///
 /// Full blocks of equal content behind the same tokens are *duplicates* of one node. A sequence
 /// that uses a block uses one of each node before it, too. So a free block without duplicates has
-/// nothing below it that is in use, and was given back later than what is below it. It is as urgent
-/// as that, too (EvictionOrder): a block that is given back makes a block before it as urgent as
-/// itself. So the free block that goes first is a leaf, or has a duplicate.
+/// nothing below it that is in use, and was given back later than what is below it. Nor does it go
+/// before that (`Eviction::keep_up`). So the free block that goes first is a leaf, or has a
+/// duplicate.
 ///
 /// With n tokens in all, s siblings at the most on the way: `match` is O(n + n/B · log s), and
 /// so is `insert` for its range; `lock`, `unlock` and `evict` are O(B log s). Allocates nothing
 /// after construction: 4 B + 109 bytes a block of the pool.
 ///
 /// @tparam kBlockSize  tokens a block, from 1.
-template <int kBlockSize>
+/// @tparam Eviction    which free block goes first; an EvictionLike.
+template <int kBlockSize, class Eviction>
 class RadixPrefixCache {
+  static_assert(EvictionLike<Eviction>,
+                "'Eviction' must be LeastRecentlyUsed, EvictionByValue<Value>, or have what "
+                "kv/eviction_order.hpp states");
+
  public:
   /// For a pool of `num_blocks`. `seed` shuffles the search trees of siblings: as long as that is
   /// secret, prompts cannot be made that degrade them.
@@ -107,12 +112,11 @@ class RadixPrefixCache {
 
   void lock(BlockId block) noexcept { unused_.remove(block); }
 
-  /// The block becomes the last to be given up of those of its urgency. The cache does without it
-  /// when another block has all of its tokens.
+  /// The block is free: `Eviction` says when it goes. The cache does without it when another block
+  /// has all of its tokens.
   [[nodiscard]] std::optional<BlockId> unlock(BlockId block) noexcept {
     const NodeId n = place(block).node;
-    if (const NodeId parent = node(n).parent; parent != trie_.root())
-      unused_.keep_up(used_duplicate(node(parent).block), block);
+    keep_parent(n, block);
     if (has_duplicate(block)) {
       leave_duplicates(block);
       return block;
@@ -324,8 +328,14 @@ class RadixPrefixCache {
     const bool is_free = unused_.contains(heir);  // and becomes as recent as `block`
     if (is_free) unused_.remove(heir);
     unused_.inherit(heir, block);
+    keep_parent(old.node, heir);
     if (is_free) unused_.add(heir);
     unused_.forget(block);
+  }
+  /// The block before node `n`, which is in use if `block` of it was, goes no earlier than `block`.
+  void keep_parent(NodeId n, BlockId block) noexcept {
+    if (const NodeId parent = node(n).parent; parent != trie_.root())
+      unused_.keep_up(used_duplicate(node(parent).block), block);
   }
   /// `block`, or a duplicate of it that is in use: no two duplicates are free. Itself where it has
   /// none.
@@ -366,7 +376,7 @@ class RadixPrefixCache {
   std::vector<Node> nodes_;    ///< no more than blocks
   std::vector<Place> places_;  ///< one a block
   std::vector<NodeId> free_nodes_;
-  EvictionOrder unused_;  ///< those entered and free
+  Eviction unused_;  ///< those entered and free
   std::int32_t size_ = 0;
   std::uint64_t version_ = 0;
 };
