@@ -19,7 +19,7 @@
 #error "nanovllm/implementation.hpp must be the first include of its file"
 #endif
 #define NANOVLLM_BODIES 1
-#define NANOVLLM_PREBUILT_TEMPLATES
+#define NANOVLLM_COMPILE_TEMPLATES
 #define NANOVLLM_COMPILED_CORE
 #define NANOVLLM_COMPILED_SHAPES NANOVLLM_SHAPES
 #define NANOVLLM_COMPILED_POLICIES NANOVLLM_POLICIES

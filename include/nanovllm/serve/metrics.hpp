@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "nanovllm/core/finish_reason.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/latency.hpp"

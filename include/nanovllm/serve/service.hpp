@@ -14,7 +14,7 @@
 #include <stop_token>
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/http.hpp"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/serve/effort.hpp"
 #include "nanovllm/serve/exchange.hpp"

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
 
 namespace nanovllm {

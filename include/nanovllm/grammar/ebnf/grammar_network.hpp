@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/ebnf/grammar_terminal.hpp"
 #include "nanovllm/grammar/ebnf/used_texts.hpp"
 

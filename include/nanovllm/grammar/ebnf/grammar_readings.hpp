@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/ebnf/grammar_network.hpp"
 #include "nanovllm/grammar/ebnf/used_texts.hpp"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/ebnf/decimal.hpp"
 
 namespace nanovllm::ebnf {

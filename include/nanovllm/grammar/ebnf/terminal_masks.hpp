@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/bytes/mask_cache.hpp"
 #include "nanovllm/grammar/ebnf/grammar_terminal.hpp"

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/ebnf/decimal.hpp"
 #include "nanovllm/io/json.hpp"
 

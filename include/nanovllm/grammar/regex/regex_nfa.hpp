@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/grammar/bytes/byte_nfa.hpp"
 #include "nanovllm/grammar/regex/regex_parser.hpp"

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 

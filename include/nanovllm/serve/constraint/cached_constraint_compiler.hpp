@@ -11,7 +11,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/pooling/reranker.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/pooler.hpp"

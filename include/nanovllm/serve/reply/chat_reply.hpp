@@ -11,7 +11,7 @@
 #include "nanovllm/chat/chat_event.hpp"
 #include "nanovllm/chat/chat_parser.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/reply/reply_ids.hpp"
 #include "nanovllm/serve/reply/reply_writer.hpp"

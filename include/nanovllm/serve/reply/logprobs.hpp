@@ -7,7 +7,7 @@
 #include <string>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/reply/pending_output.hpp"

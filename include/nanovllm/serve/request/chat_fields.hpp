@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "nanovllm/chat/chat_message.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
 namespace nanovllm::serve {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "nanovllm/core/number_range.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_values.hpp"
 

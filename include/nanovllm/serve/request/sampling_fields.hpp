@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 /// The fields of streaming: `stream` and `stream_options`.
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
 namespace nanovllm::serve {

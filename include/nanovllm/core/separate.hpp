@@ -29,11 +29,11 @@
 
 /// At the end of a header: an instance of one of its templates that the library has compiled.
 ///
-///   NANOVLLM_PREBUILT_TEMPLATE(void rope(const RopeArgs<float>&, const Context&))
+///   NANOVLLM_COMPILED_TEMPLATE(void rope(const RopeArgs<float>&, const Context&))
 #if !defined(NANOVLLM_SEPARATE)
-#define NANOVLLM_PREBUILT_TEMPLATE(...)
-#elif defined(NANOVLLM_PREBUILT_TEMPLATES)  // in the one source file of these
-#define NANOVLLM_PREBUILT_TEMPLATE(...) template __VA_ARGS__;
+#define NANOVLLM_COMPILED_TEMPLATE(...)
+#elif defined(NANOVLLM_COMPILE_TEMPLATES)  // in the one source file of these
+#define NANOVLLM_COMPILED_TEMPLATE(...) template __VA_ARGS__;
 #else
-#define NANOVLLM_PREBUILT_TEMPLATE(...) extern template __VA_ARGS__;
+#define NANOVLLM_COMPILED_TEMPLATE(...) extern template __VA_ARGS__;
 #endif
