@@ -4,7 +4,8 @@
 # NANOVLLM_POLICIES names a policy for GPUs. Where NANOVLLM_COMPILED is OFF, nanovllm::nanovllm and
 # nanovllm::serve are nanovllm::header_only.
 #
-#   NANOVLLM_SHAPES    the shapes whose engines are compiled; those of engine/compiled.hpp if empty
+#   NANOVLLM_SHAPES    the shapes whose engines are compiled, on the CPU one engine for each family of
+#                      them; those of engine/compiled.hpp if empty, and for GPUs some published sizes
 #   NANOVLLM_POLICIES  the policies that they are compiled for; the same, and CudaPolicy
 
 option(NANOVLLM_COMPILED "Compile nanovllm::nanovllm once; OFF: it is header-only" ON)
@@ -77,6 +78,7 @@ endfunction()
 
 # The two lists, with commas, and what a program must be told of them.
 set(_nanovllm_shapes ${NANOVLLM_SHAPES})
+set(_nanovllm_cuda_shapes ${NANOVLLM_SHAPES})
 set(_nanovllm_policies ${NANOVLLM_POLICIES})
 
 if(NOT _nanovllm_shapes)
@@ -84,6 +86,7 @@ if(NOT _nanovllm_shapes)
     REGEX "^#define NANOVLLM_SHAPES ")
   string(REGEX REPLACE "^#define NANOVLLM_SHAPES " "" _nanovllm_shapes "${_nanovllm_shapes}")
   string(REPLACE ", " ";" _nanovllm_shapes "${_nanovllm_shapes}")
+  set(_nanovllm_cuda_shapes fairytale qwen3_0_6b qwen3_8b qwen3_any gpt2_any)
 endif()
 set(_nanovllm_cuda_policies ${_nanovllm_policies})
 list(FILTER _nanovllm_cuda_policies INCLUDE REGEX "^Cuda")
@@ -125,8 +128,8 @@ set_target_properties(nanovllm_serve PROPERTIES EXPORT_NAME serve)
 # A consumer has enabled the CUDA language, or there is nothing to compile with. Mixtures of experts need
 # an include for their kernels.
 if(NANOVLLM_WITH_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
-  list(REMOVE_ITEM _nanovllm_shapes qwen3_moe_any)
-  list(JOIN _nanovllm_shapes "," _nanovllm_shape_list)
+  list(REMOVE_ITEM _nanovllm_cuda_shapes qwen3_moe_any)
+  list(JOIN _nanovllm_cuda_shapes "," _nanovllm_shape_list)
   list(JOIN _nanovllm_cuda_policies "," _nanovllm_policy_list)
   set(_nanovllm_sources "")
   foreach(_policy IN LISTS _nanovllm_cuda_policies)

@@ -187,7 +187,8 @@ template <class Model, class Policy>
 using RunnerMakerOf = std::conditional_t<
     std::is_void_v<detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>,
     RunnerMaker<Model, RunnerPolicyOf<Policy>>,
-    CompiledRunnerMaker<Model, detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>>;
+    CompiledRunnerMaker<CompiledModel<Model, detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>,
+                        detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>>;
 
 /// Makes the KV pools, which come after everything else has its memory, and returns the blocks of
 /// the one that steps compute in: those of `config.kv_size`, or as many as max_num_seqs sequences
