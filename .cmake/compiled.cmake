@@ -1,10 +1,11 @@
 # nanovllm::nanovllm: the library as CMake compiles it, once, from the headers. It is built where a target
-# links it; with NANOVLLM_INSTALL always, and installed. Two more are built for those who link them:
-# nanovllm::serve, the server's protocols, and with CUDA nanovllm::cuda_engines, which is installed where
-# NANOVLLM_POLICIES names a policy for GPUs. Where NANOVLLM_COMPILED is OFF, nanovllm::nanovllm and
-# nanovllm::serve are nanovllm::header_only.
+# links it; with NANOVLLM_INSTALL always, and installed. More are built for those who link them:
+# nanovllm::grammar, constraints on text; nanovllm::serve, the server's protocols with it; and with CUDA
+# nanovllm::cuda_engines, which is installed where NANOVLLM_POLICIES names a policy for GPUs. Where
+# NANOVLLM_COMPILED is OFF, the first three are nanovllm::header_only.
 #
-#   NANOVLLM_SHAPES    the shapes whose engines are compiled; those of engine/compiled.hpp if empty
+#   NANOVLLM_SHAPES    the shapes whose engines are compiled, on the CPU one engine for each family of
+#                      them; those of engine/compiled.hpp if empty, and for GPUs some published sizes
 #   NANOVLLM_POLICIES  the policies that they are compiled for; the same, and CudaPolicy
 
 option(NANOVLLM_COMPILED "Compile nanovllm::nanovllm once; OFF: it is header-only" ON)
@@ -12,13 +13,14 @@ set(NANOVLLM_SHAPES "" CACHE STRING "Shapes whose engines are compiled; a few if
 set(NANOVLLM_POLICIES "" CACHE STRING "Policies that they are compiled for; DefaultPolicy and CudaPolicy if empty")
 if(NOT NANOVLLM_COMPILED)
   add_library(nanovllm INTERFACE)
-  add_library(nanovllm_serve INTERFACE)
-  foreach(target IN ITEMS nanovllm nanovllm_serve)
-    target_link_libraries(${target} INTERFACE nanovllm_header_only)
-  endforeach()
   add_library(nanovllm::nanovllm ALIAS nanovllm)
-  add_library(nanovllm::serve ALIAS nanovllm_serve)
-  set_target_properties(nanovllm_serve PROPERTIES EXPORT_NAME serve)
+  target_link_libraries(nanovllm INTERFACE nanovllm_header_only)
+  foreach(part IN ITEMS grammar serve)
+    add_library(nanovllm_${part} INTERFACE)
+    add_library(nanovllm::${part} ALIAS nanovllm_${part})
+    target_link_libraries(nanovllm_${part} INTERFACE nanovllm_header_only)
+    set_target_properties(nanovllm_${part} PROPERTIES EXPORT_NAME ${part})
+  endforeach()
   return()
 endif()
 
@@ -43,9 +45,6 @@ function(nanovllm_bodies variable name)
   endforeach()
   set(source "${PROJECT_BINARY_DIR}/nanovllm_compiled/${name}.cpp")
   file(CONFIGURE OUTPUT "${source}" CONTENT "${text}" @ONLY)
-  if(NOT cpu IN_LIST arg_OWN)  # no kernels: -O3 would only take longer
-    set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2>")
-  endif()
   set(${variable} ${${variable}} "${source}" PARENT_SCOPE)
 endfunction()
 
@@ -64,9 +63,10 @@ endfunction()
 function(nanovllm_add_compiled name library installed)
   add_library(${name} STATIC EXCLUDE_FROM_ALL ${ARGN})
   target_link_libraries(${name} PUBLIC ${library})
-  # A program that is built for its debugger still has a fast engine.
+  # A program that is built for its debugger still has a fast engine. -O3 is no faster, and takes longer.
   target_compile_options(${name} PRIVATE
     "$<$<NOT:$<CONFIG:Release,RelWithDebInfo,MinSizeRel,None>>:-O2>"
+    "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O2>"
     # GCC collects its garbage less often: a twentieth less time.
     "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>")
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
@@ -77,6 +77,7 @@ endfunction()
 
 # The two lists, with commas, and what a program must be told of them.
 set(_nanovllm_shapes ${NANOVLLM_SHAPES})
+set(_nanovllm_cuda_shapes ${NANOVLLM_SHAPES})
 set(_nanovllm_policies ${NANOVLLM_POLICIES})
 
 if(NOT _nanovllm_shapes)
@@ -84,6 +85,7 @@ if(NOT _nanovllm_shapes)
     REGEX "^#define NANOVLLM_SHAPES ")
   string(REGEX REPLACE "^#define NANOVLLM_SHAPES " "" _nanovllm_shapes "${_nanovllm_shapes}")
   string(REPLACE ", " ";" _nanovllm_shapes "${_nanovllm_shapes}")
+  set(_nanovllm_cuda_shapes fairytale qwen3_0_6b qwen3_8b qwen3_any gpt2_any)
 endif()
 set(_nanovllm_cuda_policies ${_nanovllm_policies})
 list(FILTER _nanovllm_cuda_policies INCLUDE REGEX "^Cuda")
@@ -98,35 +100,42 @@ list(REMOVE_DUPLICATES _nanovllm_policies)
 list(JOIN _nanovllm_shapes "," _nanovllm_shape_list)
 list(JOIN _nanovllm_policies "," _nanovllm_policy_list)
 
-set(_nanovllm_sources "${PROJECT_SOURCE_DIR}/.cmake/compiled/kernels.cpp")
+# What takes longest comes first, so that no core waits for it in the end.
+set(_nanovllm_sources "")
+set(_nanovllm_below_engine core io text chat ops kv parallel model sampling sched)
+nanovllm_bodies(_nanovllm_sources engine OWN engine BELOW ${_nanovllm_below_engine} cpu)
 foreach(_policy IN LISTS _nanovllm_policies)
   nanovllm_engines(_nanovllm_sources cpp "${_nanovllm_shape_list}" ${_policy})
 endforeach()
-set(_nanovllm_below_engine core io text chat ops kv parallel model sampling sched)
-nanovllm_bodies(_nanovllm_sources engine OWN engine BELOW ${_nanovllm_below_engine} cpu)
-nanovllm_bodies(_nanovllm_sources grammar OWN grammar BELOW core io text ops model sampling)
 nanovllm_bodies(_nanovllm_sources model OWN ops kv parallel model sampling sched cpu BELOW core io)
 nanovllm_bodies(_nanovllm_sources text OWN core io text)
 nanovllm_bodies(_nanovllm_sources chat OWN chat BELOW core io)
+list(APPEND _nanovllm_sources "${PROJECT_SOURCE_DIR}/.cmake/compiled/kernels.cpp")
 nanovllm_add_compiled(nanovllm nanovllm_header_only ${NANOVLLM_INSTALL} ${_nanovllm_sources})
 add_library(nanovllm::nanovllm ALIAS nanovllm)
 add_library(nanovllm::prebuilt ALIAS nanovllm)  # deprecated: its old name
 target_compile_definitions(nanovllm PUBLIC NANOVLLM_SEPARATE
   "NANOVLLM_SHAPES=${_nanovllm_shape_list}" "NANOVLLM_POLICIES=${_nanovllm_policy_list}")
-target_compile_definitions(nanovllm INTERFACE NANOVLLM_LIBRARY)  # which lacks serve/
+target_compile_definitions(nanovllm INTERFACE NANOVLLM_LIBRARY)  # which lacks grammar/ and serve/
 
-set(_nanovllm_sources "")
-nanovllm_bodies(_nanovllm_sources serve OWN serve BELOW ${_nanovllm_below_engine} grammar engine)
-nanovllm_add_compiled(nanovllm_serve nanovllm ${NANOVLLM_INSTALL} ${_nanovllm_sources})
-add_library(nanovllm::serve ALIAS nanovllm_serve)
-target_compile_definitions(nanovllm_serve PUBLIC NANOVLLM_SERVE)
-set_target_properties(nanovllm_serve PROPERTIES EXPORT_NAME serve)
+# nanovllm_part(NAME LIBRARY BELOW FOLDER...): nanovllm::NAME, the bodies of the folder NAME and what
+# LIBRARY has.
+function(nanovllm_part name library)
+  nanovllm_bodies(sources ${name} OWN ${name} ${ARGN})
+  nanovllm_add_compiled(nanovllm_${name} ${library} ${NANOVLLM_INSTALL} ${sources})
+  add_library(nanovllm::${name} ALIAS nanovllm_${name})
+  string(TOUPPER "NANOVLLM_${name}" macro)
+  target_compile_definitions(nanovllm_${name} PUBLIC ${macro})
+  set_target_properties(nanovllm_${name} PROPERTIES EXPORT_NAME ${name})
+endfunction()
+nanovllm_part(grammar nanovllm BELOW core io text ops model sampling)
+nanovllm_part(serve nanovllm_grammar BELOW ${_nanovllm_below_engine} grammar engine)
 
 # A consumer has enabled the CUDA language, or there is nothing to compile with. Mixtures of experts need
 # an include for their kernels.
 if(NANOVLLM_WITH_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
-  list(REMOVE_ITEM _nanovllm_shapes qwen3_moe_any)
-  list(JOIN _nanovllm_shapes "," _nanovllm_shape_list)
+  list(REMOVE_ITEM _nanovllm_cuda_shapes qwen3_moe_any)
+  list(JOIN _nanovllm_cuda_shapes "," _nanovllm_shape_list)
   list(JOIN _nanovllm_cuda_policies "," _nanovllm_policy_list)
   set(_nanovllm_sources "")
   foreach(_policy IN LISTS _nanovllm_cuda_policies)

@@ -13,7 +13,7 @@ endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/nanovllm"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
   FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h" PATTERN "*.cuh" PATTERN "*.inc")
-install(TARGETS nanovllm_header_only nanovllm nanovllm_serve EXPORT nanovllm-targets
+install(TARGETS nanovllm_header_only nanovllm nanovllm_grammar nanovllm_serve EXPORT nanovllm-targets
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT nanovllm-targets NAMESPACE nanovllm:: DESTINATION "${_nanovllm_package}")
@@ -46,5 +46,6 @@ if(NANOVLLM_COMPILED)
   get_target_property(_nanovllm_flags nanovllm INTERFACE_COMPILE_DEFINITIONS)
   list(TRANSFORM _nanovllm_flags PREPEND "-D")
   nanovllm_install_pkg_config(nanovllm "libpcre2-8 libutf8proc libxxhash" -pthread ${_nanovllm_flags})
-  nanovllm_install_pkg_config(nanovllm_serve nanovllm -DNANOVLLM_SERVE)
+  nanovllm_install_pkg_config(nanovllm_grammar nanovllm -DNANOVLLM_GRAMMAR)
+  nanovllm_install_pkg_config(nanovllm_serve nanovllm_grammar -DNANOVLLM_SERVE)
 endif()

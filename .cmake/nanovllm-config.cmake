@@ -1,6 +1,6 @@
-# find_package(nanovllm [COMPONENTS cuda mpi]) gives nanovllm::nanovllm, nanovllm::serve and
-# nanovllm::header_only and, with the components, nanovllm::mpi, nanovllm::cuda and, where it has been
-# installed, nanovllm::cuda_engines. What the headers need is looked up here; the consumer names none
+# find_package(nanovllm [COMPONENTS cuda mpi]) gives nanovllm::nanovllm, nanovllm::grammar,
+# nanovllm::serve and nanovllm::header_only and, with the components, nanovllm::mpi, nanovllm::cuda and,
+# where it has been installed, nanovllm::cuda_engines. What the headers need is looked up here; the consumer names none
 # of it.
 
 include("${CMAKE_CURRENT_LIST_DIR}/nanovllm-dependencies.cmake")

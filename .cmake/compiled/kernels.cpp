@@ -1,3 +1,3 @@
-// The instances of NANOVLLM_PREBUILT_TEMPLATE: the CPU's kernels.
-#define NANOVLLM_PREBUILT_TEMPLATES
+// The instances of NANOVLLM_COMPILED_TEMPLATE: the CPU's kernels.
+#define NANOVLLM_COMPILE_TEMPLATES
 #include "nanovllm/cpu/backend.hpp"

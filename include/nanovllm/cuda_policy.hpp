@@ -1,5 +1,5 @@
 #pragma once
-/// Policies that run on the GPU, declared for the host compiler. Where nanovllm::prebuilt_cuda is
+/// Policies that run on the GPU, declared for the host compiler. Where nanovllm::cuda_engines is
 /// linked, engine.hpp includes this in any translation unit: an engine that is compiled already, or
 /// one of the same model and backend with another scheduling, needs no nvcc.
 

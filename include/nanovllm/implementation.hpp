@@ -19,7 +19,7 @@
 #error "nanovllm/implementation.hpp must be the first include of its file"
 #endif
 #define NANOVLLM_BODIES 1
-#define NANOVLLM_PREBUILT_TEMPLATES
+#define NANOVLLM_COMPILE_TEMPLATES
 #define NANOVLLM_COMPILED_CORE
 #define NANOVLLM_COMPILED_SHAPES NANOVLLM_SHAPES
 #define NANOVLLM_COMPILED_POLICIES NANOVLLM_POLICIES
@@ -39,21 +39,25 @@
 #include "nanovllm/engine/session/session_kv.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/full_policy.hpp"
+#include "nanovllm/model/registry.hpp"
+#include "nanovllm/model/shape.hpp"
 #include "nanovllm/policy.hpp"
 
 namespace nanovllm {
 
 template <class Model, class Policy>
-std::unique_ptr<EngineOf<ConfigOf<Model>>> detail::make_compiled_body(EngineConfig config) {
-  auto engine = make_engine_body<Model, Policy>(std::move(config));
+std::unique_ptr<EngineOf<ConfigOf<Model>>> detail::make_compiled_body(const ShapeOf<Model>& shape,
+                                                                      EngineConfig config) {
+  auto engine = make_engine_body<Model, Policy>(shape, std::move(config));
   engine->set_host_maker(&BodyMaker<Model, Policy>::make_host);
   return engine;
 }
 template <class Model, class Policy>
-std::unique_ptr<EngineOf<ConfigOf<Model>>> detail::make_compiled_body(const ConfigOf<Model>& model,
+std::unique_ptr<EngineOf<ConfigOf<Model>>> detail::make_compiled_body(const ShapeOf<Model>& shape,
+                                                                      const ConfigOf<Model>& model,
                                                                       RandomWeights weights,
                                                                       EngineConfig config) {
-  auto engine = make_engine_body<Model, Policy>(model, weights, std::move(config));
+  auto engine = make_engine_body<Model, Policy>(shape, model, weights, std::move(config));
   engine->set_host_maker(&BodyMaker<Model, Policy>::make_host);
   return engine;
 }
@@ -70,20 +74,36 @@ BackendTraits CompiledRunnerMaker<Model, Policy>::traits() {
 
 namespace detail {
 
-/// An instance of this has everything of the engines of `Model`.
-template <class Model, class... Policies>
-struct CompiledEngines {
-  using Body = std::unique_ptr<EngineOf<ConfigOf<Model>>>;
-  using Load = Body (*)(EngineConfig);
-  using LoadNoise = Body (*)(const ConfigOf<Model>&, RandomWeights, EngineConfig);
-
-  static auto all() {
-    return std::tuple(std::tuple(Load(&make_compiled_body<Model, Policies>),
-                                 LoadNoise(&make_compiled_body<Model, Policies>),
-                                 &CompiledRunnerMaker<Model, Policies>::make,
-                                 &CompiledRunnerMaker<Model, Policies>::traits)...);
+/// An instance of this has everything of the engines of all these models and policies.
+template <class List, class... Policies>
+struct CompiledEngines;
+template <class... List, class... Policies>
+struct CompiledEngines<Models<List...>, Policies...> {
+  template <class Model, class Policy>
+  static auto one() {
+    using Body = std::unique_ptr<EngineOf<ConfigOf<Model>>>;
+    using Shape = ShapeOf<Model>;
+    using Load = Body (*)(const Shape&, EngineConfig);
+    using LoadNoise = Body (*)(const Shape&, const ConfigOf<Model>&, RandomWeights, EngineConfig);
+    return std::tuple(
+        Load(&make_compiled_body<Model, Policy>), LoadNoise(&make_compiled_body<Model, Policy>),
+        &CompiledRunnerMaker<Model, Policy>::make, &CompiledRunnerMaker<Model, Policy>::traits);
   }
+  template <class Model>
+  static auto of_model() {
+    return std::tuple(one<CompiledModel<Model, Policies>, Policies>()...);
+  }
+  static auto all() { return std::tuple(of_model<List>()...); }
 };
+
+namespace compiled_here {
+
+using namespace shapes;
+using List = ModelsOf<NANOVLLM_COMPILED_SHAPES>;
+
+}  // namespace compiled_here
+
+template struct CompiledEngines<compiled_here::List, NANOVLLM_COMPILED_POLICIES>;
 
 }  // namespace detail
 
@@ -94,21 +114,5 @@ template class SessionKv<
     EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>, DefaultPolicy::Preemption>,
     BlocksOf<DefaultPolicy>>;
 #endif
-
-// For each shape of a list, of up to 64.
-#define NANOVLLM_PARENS ()
-#define NANOVLLM_EXPAND(...) NANOVLLM_EXPAND_1(NANOVLLM_EXPAND_1(__VA_ARGS__))
-#define NANOVLLM_EXPAND_1(...) NANOVLLM_EXPAND_2(NANOVLLM_EXPAND_2(__VA_ARGS__))
-#define NANOVLLM_EXPAND_2(...) NANOVLLM_EXPAND_3(NANOVLLM_EXPAND_3(__VA_ARGS__))
-#define NANOVLLM_EXPAND_3(...) NANOVLLM_EXPAND_4(NANOVLLM_EXPAND_4(__VA_ARGS__))
-#define NANOVLLM_EXPAND_4(...) NANOVLLM_EXPAND_5(NANOVLLM_EXPAND_5(__VA_ARGS__))
-#define NANOVLLM_EXPAND_5(...) __VA_ARGS__
-#define NANOVLLM_COMPILE(shape, ...)                                                           \
-  template struct detail::CompiledEngines<ModelOf<shapes::shape>, NANOVLLM_COMPILED_POLICIES>; \
-  __VA_OPT__(NANOVLLM_COMPILE_AGAIN NANOVLLM_PARENS(__VA_ARGS__))
-#define NANOVLLM_COMPILE_AGAIN() NANOVLLM_COMPILE
-#define NANOVLLM_COMPILE_EACH(...) NANOVLLM_EXPAND(NANOVLLM_COMPILE(__VA_ARGS__))
-
-NANOVLLM_COMPILE_EACH(NANOVLLM_COMPILED_SHAPES)
 
 }  // namespace nanovllm

@@ -1,6 +1,6 @@
-# Consumer projects: each builds README's program, with a policy and a shape of its own in two more files
-# and the usual warnings as errors, and runs it on a small model. Those of CMake set nothing and link one
-# target of ours. The network is not used. Without NANOVLLM_TEST_ALL there is one, of the installed library.
+# Consumer projects: each builds README's program, with a policy, a shape and a model of its own in two
+# more files and the usual warnings as errors, and runs it on a small model. Those of CMake set nothing and
+# link one target of ours. The network is not used. Without NANOVLLM_TEST_ALL there is one, of the installed library.
 if(NOT NANOVLLM_TEST_PACKAGING)
   return()
 endif()
@@ -42,7 +42,8 @@ add_test(NAME consumer/default_tests
     "-DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}" -B "${consumers}/default_tests"
   WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
 set_tests_properties(consumer/default_tests PROPERTIES LABELS package TIMEOUT 300)
-nanovllm_consumer_test(fetch_content fetch_content "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
+nanovllm_consumer_test(fetch_content fetch_content "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}"
+  "-DCHECKPOINT=${checkpoint}")
 nanovllm_consumer_test(subdirectory subdirectory "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
 foreach(mode IN ITEMS header_only separate pkg_config)
   add_test(NAME consumer/plain_${mode} COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/consumer/plain_test.sh" ${mode}

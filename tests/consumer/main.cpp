@@ -16,8 +16,10 @@ int main(int argc, char** argv) try {
   for (const nvllm::Output& output : outputs)
     std::printf("%s\n", output.error.empty() ? output.text.c_str() : output.error.c_str());
   const bool is_same = consumer::text_of_own_policy(argv[1]) == outputs.at(0).text &&
-                       consumer::text_of_own_shape(argv[1]) == outputs.at(0).text;
-  std::printf("a policy and a model of one's own: %s\n", is_same ? "the same" : "another text");
+                       consumer::text_of_own_shape(argv[1]) == outputs.at(0).text &&
+                       consumer::text_of_own_model(argv[1]) == outputs.at(0).text;
+  std::printf("a policy, a shape and a model of one's own: %s\n",
+              is_same ? "the same" : "another text");
   return is_same && outputs.at(0).token_ids.size() == 12 ? 0 : 1;
 } catch (const nvllm::Error& error) {
   std::printf("%s\n", error.what());

@@ -22,7 +22,7 @@ case $mode in
     echo '#include <nanovllm/implementation.hpp>' > "$build/nanovllm.cpp"
     files+=("$build/nanovllm.cpp")
     # An engine that no library has is no riddle for the linker.
-    if said=$("$compiler" "${options[@]}" "${flags[@]}" -DNANOVLLM_SHAPES=qwen3_any -fsyntax-only \
+    if said=$("$compiler" "${options[@]}" "${flags[@]}" -DNANOVLLM_SHAPES=gpt2_any -fsyntax-only \
         "${files[0]}" 2>&1) || ! grep -qF "'#include <nanovllm/policy.hpp>' compiles it" <<< "$said"; then
       echo "not said: which include compiles an engine that no library has: $said"
       exit 1

@@ -33,9 +33,17 @@ struct OwnKv : DefaultPolicy {
   using KvElement = Int8Kv;
 };
 
+struct ShapedBackend : CpuBackend {
+  using CpuBackend::CpuBackend;
+  static constexpr bool kReadsHeadShape = true;
+};
+struct ReadsShapes : DefaultPolicy {
+  using Backend = ShapedBackend;
+};
+
 template <class Model, class Policy>
-constexpr bool kLinksRunner =
-    std::is_same_v<RunnerMakerOf<Model, Policy>, CompiledRunnerMaker<Model, DefaultPolicy>>;
+constexpr bool kLinksRunner = std::is_same_v<RunnerMakerOf<Model, Policy>,
+                                             CompiledRunnerMaker<AnySizeOf<Model>, DefaultPolicy>>;
 template <class Model, class Policy>
 constexpr bool kCompilesRunner =
     std::is_same_v<RunnerMakerOf<Model, Policy>, RunnerMaker<Model, RunnerPolicyOf<Policy>>>;
@@ -43,7 +51,8 @@ constexpr bool kCompilesRunner =
 TEST_CASE("engines of the library's shapes and policies are linked, others are compiled") {
   STATIC_REQUIRE(is_compiled<AnyModel, DefaultPolicy>() == kLinks);
   STATIC_REQUIRE(!is_compiled<AnyModel, OwnSteps>());
-  STATIC_REQUIRE(!is_compiled<Qwen3<kOwnShape>, DefaultPolicy>());
+  STATIC_REQUIRE(is_compiled<Qwen3<kOwnShape>, DefaultPolicy>() == kLinks);
+  STATIC_REQUIRE(!is_compiled<Qwen3<kOwnShape>, OwnSteps>());
   STATIC_REQUIRE(!is_compiled<Qwen3Moe<shapes::qwen3_235b_a22b>, DefaultPolicy>());
 }
 
@@ -51,7 +60,30 @@ TEST_CASE("a policy that plans and caches in its own way links the runner") {
   STATIC_REQUIRE(kLinksRunner<AnyModel, DefaultPolicy> == kLinks);
   STATIC_REQUIRE(kLinksRunner<AnyModel, OwnSteps> == kLinks);
   STATIC_REQUIRE(kCompilesRunner<AnyModel, OwnKv>);
-  STATIC_REQUIRE(kCompilesRunner<Qwen3<kOwnShape>, OwnSteps>);
+  STATIC_REQUIRE(kCompilesRunner<Qwen3<kOwnShape>, OwnKv>);
+}
+
+TEST_CASE("one engine serves all sizes of a family where the backend reads no shape") {
+  using Own = Qwen3<kOwnShape>;
+  STATIC_REQUIRE(std::is_same_v<AnySizeOf<Own>, AnyModel>);
+  STATIC_REQUIRE(std::is_same_v<AnySizeOf<Gpt2<shapes::gpt2_any>>, Gpt2<shapes::gpt2_any>>);
+  STATIC_REQUIRE(std::is_same_v<CompiledModel<Own, DefaultPolicy>, AnyModel>);
+  STATIC_REQUIRE(kLinksRunner<Own, OwnSteps> == kLinks);
+  STATIC_REQUIRE(std::is_same_v<detail::BodyMaker<Own, DefaultPolicy>::Shared, AnyModel>);
+  STATIC_REQUIRE(std::is_same_v<detail::BodyMaker<Own, ReadsShapes>::Shared, Own>);
+}
+
+TEST_CASE("an engine of a named shape refuses a checkpoint of another") {
+  const auto refuses = [](auto make) {
+    CHECK_THROWS_AS(make(), ConfigError);
+    CHECK_THROWS_WITH(make(), Catch::Matchers::Contains(
+                                  "'hidden_size' is 24 at compile time but 256 in config.json"));
+  };
+  const EngineConfig config{.model = "examples/models/fairytale"};
+  refuses([&] { Engine<Qwen3<kOwnShape>> engine(config); });
+  refuses([&] { Engine<Qwen3<kOwnShape>, OwnSteps> engine(config); });
+  const Qwen3Config model = Engine<AnyModel>(config).model_config();
+  refuses([&] { Engine<Qwen3<kOwnShape>> engine(model, RandomWeights{}, {}); });
 }
 
 TEST_CASE("the config of a model is known where the model is only declared") {

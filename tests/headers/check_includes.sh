@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # check_includes.sh [FOLDER]: every .hpp under FOLDER, include/ unless given, includes the header of
 # each name of the standard library that it uses, for the names of the table below. It may be in the
-# part between '#if NANOVLLM_BODIES' and '#endif'. What is seen by way of another header does not
-# count. Comments and strings are left out.
+# part between '#if NANOVLLM_BODIES', or a folder's own, and '#endif'. What is seen by way of another
+# header does not count. Comments and strings are left out.
 #
 # headers/alone relies on this: it compiles each header behind all of the standard library.
 set -euo pipefail

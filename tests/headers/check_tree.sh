@@ -160,7 +160,7 @@ awk -v graph="$graph" '
       allowed["nanovllm.hpp"] = allowed["nanovllm.hpp"] " " faces[i] ".hpp"
     }
     allowed["engine.hpp"] = allowed["engine.hpp"] " cuda.cuh"
-    allowed["implementation.hpp"] = "engine/ nanovllm.hpp full_policy.hpp policy.hpp"
+    allowed["implementation.hpp"] = "engine/ model/ nanovllm.hpp full_policy.hpp policy.hpp"
     allowed["full_policy.hpp"] = "engine/ engine.hpp policy.hpp"
     allowed["cuda_policy.hpp"] = "kv/ parallel/ engine/runner/thread_ranks.hpp policy.hpp"
     allowed["cuda.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp cuda_policy.hpp"

@@ -9,7 +9,7 @@
 #include "nanovllm/chat/jinja/jinja_template.hpp"
 #include "nanovllm/chat/reasoning_parser.hpp"
 #include "nanovllm/chat/tool_call_format.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm {

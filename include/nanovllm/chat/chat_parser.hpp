@@ -12,7 +12,7 @@
 #include "nanovllm/chat/tool_call_format.hpp"
 #include "nanovllm/chat/tool_call_parser.hpp"
 #include "nanovllm/core/finish_reason.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm {

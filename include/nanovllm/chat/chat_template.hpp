@@ -16,7 +16,7 @@
 
 #include "nanovllm/chat/answer_form.hpp"
 #include "nanovllm/chat/chat_message.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm {

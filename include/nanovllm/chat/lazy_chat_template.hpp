@@ -10,7 +10,7 @@
 
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/chat/chat_template.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
 

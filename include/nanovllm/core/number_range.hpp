@@ -8,7 +8,7 @@
 #include <string>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
 

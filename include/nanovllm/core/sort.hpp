@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 #if NANOVLLM_BODIES
 #include <algorithm>

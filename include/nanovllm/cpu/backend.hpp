@@ -50,6 +50,7 @@ class CpuBackend {
   static constexpr bool kAsynchronous = false;
   static constexpr bool kSharedMemory = true;
   static constexpr bool kAccumulatesResidual = false;
+  static constexpr bool kReadsHeadShape = false;
   static constexpr double kKvShare = 0.4;
   static constexpr int kLoadThreads = 1;  // more would hold more than one panel in memory
 

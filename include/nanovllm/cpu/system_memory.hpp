@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm::cpu {
 

@@ -22,7 +22,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/engine_calls.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/pooling/pooling_options.hpp"

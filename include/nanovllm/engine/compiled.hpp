@@ -5,8 +5,13 @@
 /// - With it, the engines of NANOVLLM_SHAPES and NANOVLLM_POLICIES are linked. Any other is
 ///   compiled in the program, which includes policy.hpp for it.
 ///
+/// On the CPU one engine serves all sizes of a family: no kernel names them (`kReadsHeadShape`), so
+/// a shape in the list stands for its family. What config.json says is compared with the shape that
+/// the program names before anything is allocated.
+///
 /// A program and its library have the same two lists; the targets of CMake see to that.
 
+#include <cstddef>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -19,9 +24,9 @@
 #include "nanovllm/model/qwen3_moe/shapes.hpp"
 #include "nanovllm/model/shape.hpp"
 
-/// Shapes, of namespace `shapes`, whose engines are compiled.
+/// Shapes, of namespace `shapes`, whose families' engines are compiled.
 #if !defined(NANOVLLM_SHAPES)
-#define NANOVLLM_SHAPES fairytale, qwen3_0_6b, qwen3_8b, qwen3_any, gpt2_any
+#define NANOVLLM_SHAPES qwen3_any, gpt2_any
 #endif
 /// Policies, of namespace nanovllm, that they are compiled for.
 #if !defined(NANOVLLM_POLICIES)
@@ -32,27 +37,50 @@
 
 namespace nanovllm {
 
-/// Whether a library has compiled this engine.
+namespace detail {
+
+template <class Policy, class... Policies>
+inline constexpr bool kIsOneOf = (std::is_same_v<Policy, Policies> || ...);
+
+/// Whether a library has compiled the engine of this very model for GPUs.
 template <class Model, class Policy>
-[[nodiscard]] consteval bool is_compiled() {
-#if defined(NANOVLLM_SEPARATE)
+[[nodiscard]] consteval bool is_compiled_for_cuda() {
+#if defined(NANOVLLM_SEPARATE) && defined(NANOVLLM_CUDA_POLICIES)
   using namespace shapes;
-  const auto is_one_of = []<class... Policies>() {
-    return (std::is_same_v<Policy, Policies> || ...);
-  };
-#if defined(NANOVLLM_CUDA_POLICIES)
-  if (detail::is_model_of<Model>(NANOVLLM_CUDA_SHAPES) &&
-      is_one_of.template operator()<NANOVLLM_CUDA_POLICIES>())
-    return true;
-#endif
-  return detail::is_model_of<Model>(NANOVLLM_SHAPES) &&
-         is_one_of.template operator()<NANOVLLM_POLICIES>();
+  return is_model_of<Model>(NANOVLLM_CUDA_SHAPES) && kIsOneOf<Policy, NANOVLLM_CUDA_POLICIES>;
 #else
   return false;
 #endif
 }
 
+}  // namespace detail
+
+/// Whether a library has compiled this engine.
+template <class Model, class Policy>
+[[nodiscard]] consteval bool is_compiled() {
+#if defined(NANOVLLM_SEPARATE)
+  using namespace shapes;
+  return detail::is_compiled_for_cuda<Model, Policy>() ||
+         (detail::is_of_family<Model>(NANOVLLM_SHAPES) &&
+          detail::kIsOneOf<Policy, NANOVLLM_POLICIES>);
+#else
+  return false;
+#endif
+}
+
+/// Of an engine that is compiled, the model that it is compiled from.
+template <class Model, class Policy>
+using CompiledModel =
+    std::conditional_t<detail::is_compiled_for_cuda<Model, Policy>(), Model, AnySizeOf<Model>>;
+
 namespace detail {
+
+/// Throws ConfigError where `config` is not of `shape`, that of a model or null.
+template <class Shape, class Config>
+void check_shape(const Shape& shape, const Config& config) {
+  if constexpr (!std::is_same_v<Shape, std::nullptr_t>)
+    shape_differences(shape, shape_of(config)).raise();
+}
 
 /// Whether a type is more than declared.
 template <class T>
@@ -65,11 +93,13 @@ inline constexpr bool kIsWhole = requires {
 template <class Model, class Policy>
 struct BodyMaker;
 
-// Of an engine that is compiled: in the library.
+// Of an engine that is compiled: in the library. `shape` is that of the program's model.
 template <class Model, class Policy>
-std::unique_ptr<EngineOf<ConfigOf<Model>>> make_compiled_body(EngineConfig config);
+std::unique_ptr<EngineOf<ConfigOf<Model>>> make_compiled_body(const ShapeOf<Model>& shape,
+                                                              EngineConfig config);
 template <class Model, class Policy>
-std::unique_ptr<EngineOf<ConfigOf<Model>>> make_compiled_body(const ConfigOf<Model>& model,
+std::unique_ptr<EngineOf<ConfigOf<Model>>> make_compiled_body(const ShapeOf<Model>& shape,
+                                                              const ConfigOf<Model>& model,
                                                               RandomWeights weights,
                                                               EngineConfig config);
 
@@ -88,7 +118,8 @@ template <class Model, class Policy>
 template <class Model, class Policy, class... Arguments>
 [[nodiscard]] std::unique_ptr<EngineOf<ConfigOf<Model>>> body_of(Arguments&&... arguments) {
   if constexpr (is_compiled<Model, Policy>()) {
-    return make_compiled_body<Model, Policy>(std::forward<Arguments>(arguments)...);
+    return make_compiled_body<CompiledModel<Model, Policy>, Policy>(
+        ModelTraits<Model>::kShape, std::forward<Arguments>(arguments)...);
   } else if constexpr (has_bodies<Model, Policy>()) {
     return BodyMaker<Model, Policy>::make(std::forward<Arguments>(arguments)...);
   }

@@ -10,6 +10,7 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,7 @@
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/model/shape.hpp"
+#include "nanovllm/ops/backend.hpp"
 
 namespace nanovllm {
 
@@ -157,10 +159,13 @@ bool EngineBody<Model, Policy>::step() {
 }
 
 /// Loads the checkpoint of `config`. Throws LoadError or ConfigError.
+/// @param shape  that config.json must agree with: the model's, or one of its family.
 template <class Model, class Policy>
-[[nodiscard]] std::unique_ptr<EngineOf<ConfigOf<Model>>> make_engine_body(EngineConfig config) {
+[[nodiscard]] std::unique_ptr<EngineOf<ConfigOf<Model>>> make_engine_body(
+    const detail::ShapeOf<Model>& shape, EngineConfig config) {
   static_assert(check_model_config<Model>());
   auto model = load_model_config<Model>(config);
+  detail::check_shape(shape, model);
   return std::make_unique<EngineBody<Model, Policy>>(std::move(model), std::nullopt,
                                                      std::move(config));
 }
@@ -168,24 +173,30 @@ template <class Model, class Policy>
 /// Runs `model` with noise for weights.
 template <class Model, class Policy>
 [[nodiscard]] std::unique_ptr<EngineOf<ConfigOf<Model>>> make_engine_body(
-    const ConfigOf<Model>& model, RandomWeights weights, EngineConfig config) {
+    const detail::ShapeOf<Model>& shape, const ConfigOf<Model>& model, RandomWeights weights,
+    EngineConfig config) {
   static_assert(check_model_config<Model>());
+  detail::check_shape(shape, model);
   return std::make_unique<EngineBody<Model, Policy>>(model, weights, std::move(config));
 }
 
 /// See engine/compiled.hpp.
 template <class Model, class Policy>
 struct detail::BodyMaker {
+  using Shared =
+      std::conditional_t<kReadsHeadShape<typename Policy::Backend>, Model, AnySizeOf<Model>>;
+
   static std::unique_ptr<EngineOf<ConfigOf<Model>>> make(EngineConfig&& config) {
-    return make_engine_body<Model, Policy>(std::move(config));
+    return make_engine_body<Shared, Policy>(ModelTraits<Model>::kShape, std::move(config));
   }
   static std::unique_ptr<EngineOf<ConfigOf<Model>>> make(const ConfigOf<Model>& model,
                                                          RandomWeights weights,
                                                          EngineConfig&& config) {
-    return make_engine_body<Model, Policy>(model, weights, std::move(config));
+    return make_engine_body<Shared, Policy>(ModelTraits<Model>::kShape, model, weights,
+                                            std::move(config));
   }
   static std::shared_ptr<SessionHost> make_host(EngineOf<ConfigOf<Model>>& engine) {
-    return static_cast<EngineBody<Model, Policy>&>(engine).make_host();
+    return static_cast<EngineBody<Shared, Policy>&>(engine).make_host();
   }
 };
 

@@ -16,7 +16,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/compiled.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
@@ -187,7 +187,8 @@ template <class Model, class Policy>
 using RunnerMakerOf = std::conditional_t<
     std::is_void_v<detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>,
     RunnerMaker<Model, RunnerPolicyOf<Policy>>,
-    CompiledRunnerMaker<Model, detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>>;
+    CompiledRunnerMaker<CompiledModel<Model, detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>,
+                        detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>>;
 
 /// Makes the KV pools, which come after everything else has its memory, and returns the blocks of
 /// the one that steps compute in: those of `config.kv_size`, or as many as max_num_seqs sequences

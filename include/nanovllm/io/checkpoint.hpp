@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint_like.hpp"
 
 namespace nanovllm {

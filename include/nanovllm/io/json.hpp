@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json_reader.hpp"
 #include "nanovllm/io/json_value.hpp"
 #include "nanovllm/io/json_writer.hpp"

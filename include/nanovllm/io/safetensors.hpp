@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 #include "nanovllm/io/safetensors_header.hpp"
 

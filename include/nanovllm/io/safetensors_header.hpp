@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/file_dtype.hpp"
 
 namespace nanovllm {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/safetensors_header.hpp"
 
 namespace nanovllm {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 
 namespace nanovllm {

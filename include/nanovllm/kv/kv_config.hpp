@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
 

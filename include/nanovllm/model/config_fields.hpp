@@ -10,7 +10,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/generation_config.hpp"
 

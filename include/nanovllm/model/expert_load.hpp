@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
 

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm::detail {
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/shape.hpp"
 

@@ -28,7 +28,7 @@ struct ModelOfShape;
 template <class Model>
 struct ModelTraits {
   struct Unknown {};
-  static constexpr Unknown kShape{};
+  static constexpr std::nullptr_t kShape{};
   using Config = Unknown;
 };
 template <class Model>
@@ -38,12 +38,31 @@ struct ModelTraits<Model> {
   using Config = typename Model::Config;
 };
 
+/// The type of a model's shape; std::nullptr_t where it has none.
+template <class Model>
+using ShapeOf = std::remove_cvref_t<decltype(ModelTraits<Model>::kShape)>;
+
+/// See AnySizeOf.
+template <class Model, class Shape = ShapeOf<Model>>
+struct AnySize {
+  using type = typename ModelOfShape<Shape>::template type<Shape{}>;
+};
+template <class Model>
+struct AnySize<Model, std::nullptr_t> {
+  using type = Model;
+};
+
+/// Whether `Model` is of the family of one of these shapes.
+template <class Model, class... Shapes>
+[[nodiscard]] consteval bool is_of_family(const Shapes&...) {
+  return (std::is_same_v<ShapeOf<Model>, Shapes> || ...);
+}
+
 /// Whether `Model` is that of one of these shapes.
 template <class Model, class... Shapes>
 [[nodiscard]] consteval bool is_model_of(const Shapes&... shapes) {
   const auto is_of = []<class Shape>(const Shape& shape) {
-    if constexpr (std::is_same_v<Shape, std::remove_cvref_t<decltype(ModelTraits<Model>::kShape)>>)
-      return shape == ModelTraits<Model>::kShape;
+    if constexpr (std::is_same_v<Shape, ShapeOf<Model>>) return shape == ModelTraits<Model>::kShape;
     return false;
   };
   return (is_of(shapes) || ...);
@@ -127,6 +146,11 @@ class RankShares {
 template <auto kShape>
 using ModelOf =
     typename detail::ModelOfShape<std::remove_cvref_t<decltype(kShape)>>::template type<kShape>;
+
+/// The model of the same family that takes all sizes from config.json; `Model` itself where it has
+/// no shape.
+template <class Model>
+using AnySizeOf = typename detail::AnySize<Model>::type;
 
 /// What config.json says of `Model`: its `Config`.
 template <class Model>

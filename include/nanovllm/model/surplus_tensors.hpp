@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 
 namespace nanovllm::detail {

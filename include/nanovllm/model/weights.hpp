@@ -24,7 +24,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/host_staging.hpp"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/file_dtype.hpp"

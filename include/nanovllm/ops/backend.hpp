@@ -36,6 +36,14 @@ struct BackendConfig {
   int device = 0;                    ///< CUDA: ordinal of this rank's device
 };
 
+/// Whether ops of backend `B` may have code of their own for a `HeadShape`, as they may unless
+/// `B::kReadsHeadShape` is false. Where it is, one engine serves all sizes of a family.
+template <class B>
+inline constexpr bool kReadsHeadShape = true;
+template <class B>
+requires requires { B::kReadsHeadShape; }
+inline constexpr bool kReadsHeadShape<B> = B::kReadsHeadShape;
+
 /// What a backend allocates its scratch memory by: the steps, and the model as this rank has it.
 struct ReserveArgs {
   StepLimits limits{};

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 
 namespace nanovllm {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
 

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm {

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/batch_config.hpp"

@@ -9,7 +9,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"

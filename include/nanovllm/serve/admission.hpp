@@ -12,7 +12,7 @@
 
 #include "nanovllm/chat/chat_parser.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
@@ -71,7 +71,7 @@ void check_token_ids(const AnyEngine& engine, std::span<const std::vector<TokenI
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
 #include <utility>
@@ -84,13 +84,14 @@ namespace nanovllm::serve {
 
 namespace detail {
 
-[[noreturn]] NANOVLLM_INLINE void refuse_context(const std::string& message, const char* field) {
+[[noreturn]] NANOVLLM_SERVE_INLINE void refuse_context(const std::string& message,
+                                                       const char* field) {
   throw ApiError(400, message, field, "context_length_exceeded");
 }
 
-[[noreturn]] NANOVLLM_INLINE void refuse_prompt(std::int64_t max_total_tokens,
-                                                std::int64_t num_tokens, bool is_exact,
-                                                std::string_view field) {
+[[noreturn]] NANOVLLM_SERVE_INLINE void refuse_prompt(std::int64_t max_total_tokens,
+                                                      std::int64_t num_tokens, bool is_exact,
+                                                      std::string_view field) {
   throw ApiError(400,
                  concat("This model's maximum context length is ", max_total_tokens,
                         " tokens. However, your request has ", is_exact ? "" : "at least ",
@@ -101,9 +102,10 @@ namespace detail {
 /// The tokens of a text. If it is to be truncated, all of it is encoded. If not, a text that is
 /// much too long is refused before its end: the count is exact only for texts that are a little too
 /// long.
-NANOVLLM_INLINE std::vector<TokenId> encode_text(const AnyEngine& engine, const std::string& text,
-                                                 std::string_view field, bool is_truncated,
-                                                 const std::stop_token& stop) {
+NANOVLLM_SERVE_INLINE std::vector<TokenId> encode_text(const AnyEngine& engine,
+                                                       const std::string& text,
+                                                       std::string_view field, bool is_truncated,
+                                                       const std::stop_token& stop) {
   const Tokenizer& tokenizer = *engine.text().tokenizer;
   if (is_truncated) return tokenizer.encode(text, std::size_t(-1), stop);
   const auto most = static_cast<std::size_t>(engine.max_total_tokens() - 1);
@@ -117,14 +119,14 @@ NANOVLLM_INLINE std::vector<TokenId> encode_text(const AnyEngine& engine, const 
 
 }  // namespace detail
 
-NANOVLLM_INLINE const Tokenizer& tokenizer_of(const AnyEngine& engine) {
+NANOVLLM_SERVE_INLINE const Tokenizer& tokenizer_of(const AnyEngine& engine) {
   if (!engine.text().tokenizer)
     throw ApiError(400, "this needs a tokeniser, which the model lacks");
   return *engine.text().tokenizer;
 }
 
-NANOVLLM_INLINE std::string prompt_text(const TextSide& text, const Prompt& prompt,
-                                        std::string_view field) {
+NANOVLLM_SERVE_INLINE std::string prompt_text(const TextSide& text, const Prompt& prompt,
+                                              std::string_view field) {
   if (const auto* plain = std::get_if<std::string>(&prompt)) return *plain;
   const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
   const auto refuse = [&](const std::string& message) {
@@ -140,7 +142,7 @@ NANOVLLM_INLINE std::string prompt_text(const TextSide& text, const Prompt& prom
   return {};
 }
 
-NANOVLLM_INLINE std::optional<std::size_t> num_kept_tokens(
+NANOVLLM_SERVE_INLINE std::optional<std::size_t> num_kept_tokens(
     const AnyEngine& engine, const std::optional<PromptTruncation>& truncation,
     std::int32_t max_tokens) {
   if (!truncation) return {};
@@ -155,10 +157,11 @@ NANOVLLM_INLINE std::optional<std::size_t> num_kept_tokens(
   return static_cast<std::size_t>(*truncation->num_tokens);
 }
 
-NANOVLLM_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine, const Prompt& prompt,
-                                                   std::string_view field,
-                                                   std::optional<std::size_t> num_kept,
-                                                   const std::stop_token& stop) {
+NANOVLLM_SERVE_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine,
+                                                         const Prompt& prompt,
+                                                         std::string_view field,
+                                                         std::optional<std::size_t> num_kept,
+                                                         const std::stop_token& stop) {
   const std::int64_t total = engine.max_total_tokens();
   std::vector<TokenId> tokens;
   SequenceTemplate added;
@@ -185,8 +188,8 @@ NANOVLLM_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine, cons
   return tokens;
 }
 
-NANOVLLM_INLINE void check_max_tokens(const AnyEngine& engine, std::size_t num_prompt_tokens,
-                                      std::int32_t max_tokens) {
+NANOVLLM_SERVE_INLINE void check_max_tokens(const AnyEngine& engine, std::size_t num_prompt_tokens,
+                                            std::int32_t max_tokens) {
   const std::int64_t total = engine.max_total_tokens();
   const auto prompt = static_cast<std::int64_t>(num_prompt_tokens);
   if (prompt + max_tokens <= total) return;
@@ -197,9 +200,9 @@ NANOVLLM_INLINE void check_max_tokens(const AnyEngine& engine, std::size_t num_p
       "max_tokens");
 }
 
-NANOVLLM_INLINE void check_token_ids(const AnyEngine& engine,
-                                     std::span<const std::vector<TokenId>> prompts,
-                                     const SamplingParams& params, const char* prompt_field) {
+NANOVLLM_SERVE_INLINE void check_token_ids(const AnyEngine& engine,
+                                           std::span<const std::vector<TokenId>> prompts,
+                                           const SamplingParams& params, const char* prompt_field) {
   const auto check_id = [size = engine.vocab_size()](TokenId token, const char* field) {
     if (token >= 0 && token < size) return;
     throw ApiError(
@@ -213,8 +216,8 @@ NANOVLLM_INLINE void check_token_ids(const AnyEngine& engine,
   for (const TokenId token : params.allowed_token_ids) check_id(token, "allowed_token_ids");
 }
 
-NANOVLLM_INLINE bool continues_thought(const AnyEngine& engine,
-                                       const ChatCompletionRequest& request) {
+NANOVLLM_SERVE_INLINE bool continues_thought(const AnyEngine& engine,
+                                             const ChatCompletionRequest& request) {
   const auto& chat_template = engine.text().chat_template;
   if (!request.options.continue_final_message || !chat_template) return false;
   ChatOptions from_begin = request.options;
@@ -227,9 +230,9 @@ NANOVLLM_INLINE bool continues_thought(const AnyEngine& engine,
   return open != std::string::npos && (close == std::string::npos || close < open);
 }
 
-NANOVLLM_INLINE ChatParserOptions answer_format(const AnyEngine& engine,
-                                                const ChatCompletionRequest& request,
-                                                ToolCallFormat format, bool parse_reasoning) {
+NANOVLLM_SERVE_INLINE ChatParserOptions answer_format(const AnyEngine& engine,
+                                                      const ChatCompletionRequest& request,
+                                                      ToolCallFormat format, bool parse_reasoning) {
   const auto& chat_template = engine.text().chat_template;
   ChatParserOptions out{.tools = request.options.tools};
   if (chat_template) out = chat_parser_options(*chat_template, request.options);
@@ -244,8 +247,8 @@ NANOVLLM_INLINE ChatParserOptions answer_format(const AnyEngine& engine,
   return out;
 }
 
-NANOVLLM_INLINE bool expects_thought(const ChatTemplate& chat_template,
-                                     const ChatOptions& options) {
+NANOVLLM_SERVE_INLINE bool expects_thought(const ChatTemplate& chat_template,
+                                           const ChatOptions& options) {
   const Reasoning reasoning = chat_parser_options(chat_template, options).reasoning;
   if (reasoning == Reasoning::optional && !chat_template.answer_form().shows_thoughts)
     return options.enable_thinking.value_or(false);
@@ -254,4 +257,4 @@ NANOVLLM_INLINE bool expects_thought(const ChatTemplate& chat_template,
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

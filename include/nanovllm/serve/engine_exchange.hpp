@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
@@ -90,7 +90,7 @@ class EngineExchange final : public Exchange {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
 #include <exception>
@@ -109,9 +109,9 @@ inline constexpr std::size_t kMaxTaken = 64 * 1024;
 /// Tokens in a chunk, alone and with log-probabilities, which are some 2 KiB a token.
 inline constexpr std::size_t kMaxChunkTokens = 2048, kMaxChunkLogprobs = 16;
 
-NANOVLLM_INLINE PendingOutput::Setup pending_setup(const EngineExchange::Setup& setup,
-                                                   std::size_t num_prompts,
-                                                   const SamplingParams& params) {
+NANOVLLM_SERVE_INLINE PendingOutput::Setup pending_setup(const EngineExchange::Setup& setup,
+                                                         std::size_t num_prompts,
+                                                         const SamplingParams& params) {
   return {.num_prompts = num_prompts,
           .num_choices = static_cast<std::size_t>(params.n),
           .num_sequences = num_samples(params),
@@ -124,8 +124,8 @@ NANOVLLM_INLINE PendingOutput::Setup pending_setup(const EngineExchange::Setup& 
 
 /// The error of a reply whose request has failed.
 /// @param rules  fields that say which tokens may come.
-NANOVLLM_INLINE ApiError failure(const OutputUpdate& update,
-                                 const std::vector<std::string>& rules) {
+NANOVLLM_SERVE_INLINE ApiError failure(const OutputUpdate& update,
+                                       const std::vector<std::string>& rules) {
   if (update.is_aborted) return {503, "the request was taken back: the engine is shutting down"};
   if (update.is_refused && rules.empty()) return {400, update.error};
   if (update.is_refused) {
@@ -143,11 +143,9 @@ NANOVLLM_INLINE ApiError failure(const OutputUpdate& update,
 
 }  // namespace detail
 
-NANOVLLM_INLINE EngineExchange::EngineExchange(AnyEngine& engine, const Setup& setup,
-                                               const std::vector<std::vector<TokenId>>& prompts,
-                                               const SamplingParams& params,
-                                               std::unique_ptr<ReplyWriter> writer,
-                                               LoadShare& share)
+NANOVLLM_SERVE_INLINE EngineExchange::EngineExchange(
+    AnyEngine& engine, const Setup& setup, const std::vector<std::vector<TokenId>>& prompts,
+    const SamplingParams& params, std::unique_ptr<ReplyWriter> writer, LoadShare& share)
     : engine_(engine),
       kind_(setup.kind),
       is_stream_(setup.is_stream),
@@ -164,13 +162,13 @@ NANOVLLM_INLINE EngineExchange::EngineExchange(AnyEngine& engine, const Setup& s
   submit(prompts, setup.cache_salt, params, share);
 }
 
-NANOVLLM_INLINE EngineExchange::~EngineExchange() {
+NANOVLLM_SERVE_INLINE EngineExchange::~EngineExchange() {
   if (pending_->cancel(false)) abort_all();
 }
 
-NANOVLLM_INLINE void EngineExchange::submit(const std::vector<std::vector<TokenId>>& prompts,
-                                            const std::string& cache_salt,
-                                            const SamplingParams& params, LoadShare& share) {
+NANOVLLM_SERVE_INLINE void EngineExchange::submit(const std::vector<std::vector<TokenId>>& prompts,
+                                                  const std::string& cache_salt,
+                                                  const SamplingParams& params, LoadShare& share) {
   requests_.reserve(prompts.size());
   try {
     for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -189,7 +187,7 @@ NANOVLLM_INLINE void EngineExchange::submit(const std::vector<std::vector<TokenI
   }
 }
 
-NANOVLLM_INLINE void EngineExchange::abort_all() noexcept {
+NANOVLLM_SERVE_INLINE void EngineExchange::abort_all() noexcept {
   for (const RequestId id : requests_) {
     try {
       engine_.abort(id);
@@ -199,17 +197,17 @@ NANOVLLM_INLINE void EngineExchange::abort_all() noexcept {
   }
 }
 
-NANOVLLM_INLINE void EngineExchange::cancel() noexcept {
+NANOVLLM_SERVE_INLINE void EngineExchange::cancel() noexcept {
   is_cancelled_ = true;
   if (pending_->cancel(true)) abort_all();
 }
 
-NANOVLLM_INLINE void EngineExchange::give_up() {
+NANOVLLM_SERVE_INLINE void EngineExchange::give_up() {
   pending_->set_outcome("error");
   if (pending_->cancel(false)) abort_all();  // those of several that have not ended
 }
 
-NANOVLLM_INLINE const HttpHead* EngineExchange::head() {
+NANOVLLM_SERVE_INLINE const HttpHead* EngineExchange::head() {
   if (is_stream_) {
     pending_->mark_head();
     return &head_;
@@ -218,7 +216,7 @@ NANOVLLM_INLINE const HttpHead* EngineExchange::head() {
   return has_head_ ? &head_ : nullptr;
 }
 
-NANOVLLM_INLINE bool EngineExchange::take(std::string& out) {
+NANOVLLM_SERVE_INLINE bool EngineExchange::take(std::string& out) {
   if (is_done_ || is_cancelled_) return false;
   if (is_stream_) {
     is_done_ = !append_update(out);
@@ -236,12 +234,12 @@ NANOVLLM_INLINE bool EngineExchange::take(std::string& out) {
   return false;
 }
 
-NANOVLLM_INLINE void EngineExchange::notify(std::function<void()> wake) {
+NANOVLLM_SERVE_INLINE void EngineExchange::notify(std::function<void()> wake) {
   if (has_rest_) return wake();
   pending_->notify(std::move(wake));
 }
 
-NANOVLLM_INLINE void EngineExchange::complete() {
+NANOVLLM_SERVE_INLINE void EngineExchange::complete() {
   pending_->take(update_);
   if (!update_.is_over() || update_.is_cancelled) return;
   for (const ChoiceUpdate& choice : update_.choices)
@@ -264,7 +262,7 @@ NANOVLLM_INLINE void EngineExchange::complete() {
   has_head_ = true;
 }
 
-NANOVLLM_INLINE bool EngineExchange::write_choice(std::string& out, std::size_t max_size) {
+NANOVLLM_SERVE_INLINE bool EngineExchange::write_choice(std::string& out, std::size_t max_size) {
   const ChoiceUpdate& update = update_.choices[choice_];
   if (update.empty()) return true;
   while (writer_->append_prompt(out, choice_, usage_)) {
@@ -286,7 +284,7 @@ NANOVLLM_INLINE bool EngineExchange::write_choice(std::string& out, std::size_t 
   }
 }
 
-NANOVLLM_INLINE bool EngineExchange::write_update(std::string& out, std::size_t max_size) {
+NANOVLLM_SERVE_INLINE bool EngineExchange::write_update(std::string& out, std::size_t max_size) {
   while (choice_ < update_.choices.size()) {
     if (!write_choice(out, max_size)) return false;
     ++choice_;
@@ -296,7 +294,7 @@ NANOVLLM_INLINE bool EngineExchange::write_update(std::string& out, std::size_t 
   return true;
 }
 
-NANOVLLM_INLINE bool EngineExchange::append_update(std::string& out) {
+NANOVLLM_SERVE_INLINE bool EngineExchange::append_update(std::string& out) {
   const std::size_t size = out.size();
   if (!has_rest_) {
     pending_->take(update_);
@@ -330,7 +328,7 @@ NANOVLLM_INLINE bool EngineExchange::append_update(std::string& out) {
   return false;
 }
 
-NANOVLLM_INLINE ExchangeSummary EngineExchange::summary() const {
+NANOVLLM_SERVE_INLINE ExchangeSummary EngineExchange::summary() const {
   PendingOutput::Summary summary = pending_->summary();
   return {.kind = kind_,
           .outcome = std::move(summary.outcome),
@@ -342,4 +340,4 @@ NANOVLLM_INLINE ExchangeSummary EngineExchange::summary() const {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

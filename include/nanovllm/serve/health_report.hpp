@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 
@@ -62,7 +62,7 @@ class HealthCheck {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <cmath>
 #include <exception>
@@ -74,7 +74,7 @@ class HealthCheck {
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE HealthReport health_report(const Health& health, bool is_draining) {
+NANOVLLM_SERVE_INLINE HealthReport health_report(const Health& health, bool is_draining) {
   const auto unavailable = [&](const char* status) -> HealthReport {
     Json body = Json::object({{"status", status}});
     if (health.state != Health::State::ok) {
@@ -92,18 +92,18 @@ NANOVLLM_INLINE HealthReport health_report(const Health& health, bool is_drainin
   return {200, Json::object({{"status", "ok"}}).dump()};
 }
 
-NANOVLLM_INLINE HealthReport health_report(const AnyEngine& engine, bool is_draining) {
+NANOVLLM_SERVE_INLINE HealthReport health_report(const AnyEngine& engine, bool is_draining) {
   return health_report(engine.health(), is_draining);
 }
 
-NANOVLLM_INLINE HealthReport HealthCheck::report(bool is_draining) {
+NANOVLLM_SERVE_INLINE HealthReport HealthCheck::report(bool is_draining) {
   const Health health = engine_.health();
   const bool needs_proof = health.state == Health::State::failed || health.is_unproven;
   if (needs_proof && !is_draining) try_a_step();
   return health_report(health, is_draining);
 }
 
-NANOVLLM_INLINE void HealthCheck::try_a_step() {
+NANOVLLM_SERVE_INLINE void HealthCheck::try_a_step() {
   const EngineStats stats = engine_.stats();
   if (stats.num_running + stats.num_waiting > 0) return;  // their steps will show it
   {
@@ -125,4 +125,4 @@ NANOVLLM_INLINE void HealthCheck::try_a_step() {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

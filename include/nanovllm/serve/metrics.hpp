@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "nanovllm/core/finish_reason.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/latency.hpp"
@@ -103,7 +103,7 @@ struct HttpCounters {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <initializer_list>
 #include <limits>
@@ -295,8 +295,8 @@ inline constexpr double kRequestBounds[] = {0.3,  0.5,   0.8,   1.0,   1.5,   2.
                                             5.0,  10.0,  15.0,  20.0,  30.0,  40.0,   50.0,
                                             60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
 
-NANOVLLM_INLINE void write_engine_metrics(PrometheusWriter& out, const EngineStats& stats,
-                                          const Latencies& latencies, const Health& health) {
+NANOVLLM_SERVE_INLINE void write_engine_metrics(PrometheusWriter& out, const EngineStats& stats,
+                                                const Latencies& latencies, const Health& health) {
   for (const auto& [name, type, help, member] : kCountMetrics)
     out.single(name, type, help, stats.*member);
   for (const auto& [name, type, help, member] : kSecondMetrics)
@@ -329,8 +329,9 @@ NANOVLLM_INLINE void write_engine_metrics(PrometheusWriter& out, const EngineSta
              std::int64_t{health.state == Health::State::ok && !health.is_unproven});
 }
 
-NANOVLLM_INLINE void write_service_metrics(PrometheusWriter& out, const ServiceCounters& counters,
-                                           const HttpCounters* http) {
+NANOVLLM_SERVE_INLINE void write_service_metrics(PrometheusWriter& out,
+                                                 const ServiceCounters& counters,
+                                                 const HttpCounters* http) {
   out.family("vllm:request_success_total", "counter", "Requests that have ended, by reason.");
   std::int64_t num_finished = 0;
   for (const FinishReason reason :
@@ -350,7 +351,7 @@ NANOVLLM_INLINE void write_service_metrics(PrometheusWriter& out, const ServiceC
                counters.refused, 400, http != nullptr ? &http->refused : nullptr);
 }
 
-NANOVLLM_INLINE void write_http_metrics(PrometheusWriter& out, const HttpCounters& counters) {
+NANOVLLM_SERVE_INLINE void write_http_metrics(PrometheusWriter& out, const HttpCounters& counters) {
   out.single("nanovllm:http_open_connections", "gauge", "Open connections.",
              counters.num_open_connections.load());
   out.single("nanovllm:http_connections_total", "counter", "Connections accepted.",
@@ -370,9 +371,11 @@ NANOVLLM_INLINE void write_http_metrics(PrometheusWriter& out, const HttpCounter
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::string prometheus_text(const EngineStats& stats, const Latencies& latencies,
-                                            const Health& health, const ServiceCounters& counters,
-                                            std::string_view model_name, const HttpCounters* http) {
+NANOVLLM_SERVE_INLINE std::string prometheus_text(const EngineStats& stats,
+                                                  const Latencies& latencies, const Health& health,
+                                                  const ServiceCounters& counters,
+                                                  std::string_view model_name,
+                                                  const HttpCounters* http) {
   detail::PrometheusWriter out(model_name);
   detail::write_engine_metrics(out, stats, latencies, health);
   detail::write_service_metrics(out, counters, http);
@@ -384,13 +387,14 @@ NANOVLLM_INLINE std::string prometheus_text(const EngineStats& stats, const Late
   return out.take();
 }
 
-NANOVLLM_INLINE std::string prometheus_text(const AnyEngine& engine,
-                                            const ServiceCounters& counters,
-                                            std::string_view model_name, const HttpCounters* http) {
+NANOVLLM_SERVE_INLINE std::string prometheus_text(const AnyEngine& engine,
+                                                  const ServiceCounters& counters,
+                                                  std::string_view model_name,
+                                                  const HttpCounters* http) {
   return prometheus_text(engine.stats(), engine.latencies(), engine.health(), counters, model_name,
                          http);
 }
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

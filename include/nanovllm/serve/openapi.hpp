@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::serve {
@@ -39,7 +39,7 @@ struct RouteInfo {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <cfloat>
 #include <cstddef>
@@ -193,7 +193,7 @@ inline constexpr std::string_view kSharedSchemas = R"({
     "json_schema": {"type": "object"}}}})";
 
 /// The schema of a field of SamplingParams.
-NANOVLLM_INLINE Json sampling_schema(const SamplingField& field) {
+NANOVLLM_SERVE_INLINE Json sampling_schema(const SamplingField& field) {
   const auto number = [&](const char* type, bool is_whole) {
     Json out = Json::object({{"type", type}});
     const auto bound = [&](const char* name, double value) {
@@ -232,18 +232,19 @@ NANOVLLM_INLINE Json sampling_schema(const SamplingField& field) {
   return std::visit(schema_of, field.member);
 }
 
-NANOVLLM_INLINE Json sampling_schema(std::string_view name) {
+NANOVLLM_SERVE_INLINE Json sampling_schema(std::string_view name) {
   return sampling_schema(*find_sampling_field(name));
 }
 
 /// A name that is served.
-NANOVLLM_INLINE Json model_schema(std::span<const std::string> models) {
+NANOVLLM_SERVE_INLINE Json model_schema(std::span<const std::string> models) {
   Json names = Json::array();
   for (const std::string& name : models) names.push_back(name);
   return Json::object({{"enum", std::move(names)}});
 }
 
-NANOVLLM_INLINE Json body_schema(const BodySchema& body, std::span<const std::string> models) {
+NANOVLLM_SERVE_INLINE Json body_schema(const BodySchema& body,
+                                       std::span<const std::string> models) {
   Json properties = Json::object({{"model", model_schema(models)}});
   const auto add = [&](std::string_view name, Json schema) {
     if (properties.find(name) == nullptr) properties[std::string(name)] = std::move(schema);
@@ -275,15 +276,15 @@ NANOVLLM_INLINE Json body_schema(const BodySchema& body, std::span<const std::st
                        {"properties", std::move(properties)}});
 }
 
-NANOVLLM_INLINE Json content_of(std::string_view type, Json schema) {
+NANOVLLM_SERVE_INLINE Json content_of(std::string_view type, Json schema) {
   return Json::object({{std::string(type), Json::object({{"schema", std::move(schema)}})}});
 }
 
-NANOVLLM_INLINE Json reference_to(std::string_view name) {
+NANOVLLM_SERVE_INLINE Json reference_to(std::string_view name) {
   return Json::object({{"$ref", concat("#/components/schemas/", name)}});
 }
 
-NANOVLLM_INLINE Json operation(const RouteInfo& route, std::span<const std::string> models) {
+NANOVLLM_SERVE_INLINE Json operation(const RouteInfo& route, std::span<const std::string> models) {
   Json replies = content_of(route.reply_type, Json::object({}));
   const bool may_stream = route.body == BodyKind::chat || route.body == BodyKind::completion;
   if (may_stream) replies["text/event-stream"] = Json::object({{"schema", Json::object({})}});
@@ -309,8 +310,8 @@ NANOVLLM_INLINE Json operation(const RouteInfo& route, std::span<const std::stri
 
 }  // namespace detail
 
-NANOVLLM_INLINE Json openapi_document(std::span<const RouteInfo> routes,
-                                      std::span<const std::string> models) {
+NANOVLLM_SERVE_INLINE Json openapi_document(std::span<const RouteInfo> routes,
+                                            std::span<const std::string> models) {
   Json paths = Json::object({});
   for (const RouteInfo& route : routes) {
     std::string path(route.path);
@@ -332,4 +333,4 @@ NANOVLLM_INLINE Json openapi_document(std::span<const RouteInfo> routes,
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

@@ -14,7 +14,7 @@
 #include <stop_token>
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/http.hpp"
@@ -29,20 +29,13 @@ struct HttpReply {
   std::string body{};
 };
 
-// A program that links nanovllm::nanovllm alone is told before the linker misses all of serve/.
-#if defined(NANOVLLM_LIBRARY) && !defined(NANOVLLM_SERVE)
-#define NANOVLLM_NEEDS_SERVE [[gnu::error("nanovllm: link the target nanovllm::serve")]]
-#else
-#define NANOVLLM_NEEDS_SERVE
-#endif
-
 /// Answers requests of the OpenAI API, and vLLM's /score, /rerank, /tokenize, /detokenize, /health,
 /// /version and /metrics; /openapi.json lists all. Every member may be called from any thread. The
 /// engine must outlive the service, and the service its exchanges.
 class OpenAiService {
  public:
   /// Throws ConfigError that names the setting which is out of range.
-  NANOVLLM_NEEDS_SERVE explicit OpenAiService(AnyEngine& engine, ServiceConfig config = {});
+  explicit OpenAiService(AnyEngine& engine, ServiceConfig config = {});
   ~OpenAiService();
 
   OpenAiService(const OpenAiService&) = delete;
@@ -85,7 +78,7 @@ class OpenAiService {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <atomic>
 #include <cstddef>
@@ -112,7 +105,7 @@ namespace detail {
 
 using ExchangePtr = std::shared_ptr<Exchange>;
 
-NANOVLLM_INLINE ExchangePtr error_reply(std::string kind, const ApiError& error) {
+NANOVLLM_SERVE_INLINE ExchangePtr error_reply(std::string kind, const ApiError& error) {
   HttpHead head{.status = error.status};
   if (error.status == 429 || error.status == 503) head.headers.emplace_back("Retry-After", "1");
   return std::make_shared<WholeExchange>(std::move(kind), std::move(head), error.body());
@@ -222,7 +215,7 @@ inline constexpr OpenAiService::State::Route OpenAiService::State::kRoutes[] = {
      &State::metrics},
     {{"/openapi.json", "GET", "openapi", "this document"}, &State::describe}};
 
-NANOVLLM_INLINE const OpenAiService::State::Route* OpenAiService::State::find_route(
+NANOVLLM_SERVE_INLINE const OpenAiService::State::Route* OpenAiService::State::find_route(
     std::string_view path) {
   for (const Route& route : kRoutes) {
     const std::string_view known = route.info.path;
@@ -231,14 +224,14 @@ NANOVLLM_INLINE const OpenAiService::State::Route* OpenAiService::State::find_ro
   return nullptr;
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::refuse(std::string_view kind,
-                                                                 const ApiError& error) {
+NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::refuse(std::string_view kind,
+                                                                       const ApiError& error) {
   load->counters.refused.add(error.status);
   return detail::error_reply(std::string(kind), error);
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::follow(const Route& route,
-                                                                 const Call& call) {
+NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::follow(const Route& route,
+                                                                       const Call& call) {
   const std::string_view method = call.request.method;
   const std::string_view expected = route.info.method;
   const bool is_head = method == "HEAD" && expected == "GET";
@@ -251,8 +244,8 @@ NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::follow(const Route& ro
                                          error.body());
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::answer(const HttpRequest& request,
-                                                                 const Effort& effort) {
+NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::answer(const HttpRequest& request,
+                                                                       const Effort& effort) {
   if (effort.is_short && request.body.size() > kShortBytes) return nullptr;
   const std::string path = path_of(request.target);
   const Route* route = find_route(path);
@@ -272,7 +265,7 @@ NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::answer(const HttpReque
   }
 }
 
-NANOVLLM_INLINE Json OpenAiService::State::model_json(const std::string& name) const {
+NANOVLLM_SERVE_INLINE Json OpenAiService::State::model_json(const std::string& name) const {
   return Json::object({{"id", name},
                        {"object", "model"},
                        {"created", created},
@@ -282,18 +275,18 @@ NANOVLLM_INLINE Json OpenAiService::State::model_json(const std::string& name) c
                        {"max_model_len", engine.max_total_tokens()}});
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::list_models(const Call&) {
+NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::list_models(const Call&) {
   Json models = Json::array();
   for (const std::string& name : config.model_names) models.push_back(model_json(name));
   return json_reply("models", Json::object({{"object", "list"}, {"data", std::move(models)}}));
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::show_model(const Call& call) {
+NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::show_model(const Call& call) {
   if (call.rest.empty()) throw ApiError(404, "expected the name of a model behind /v1/models/");
   return json_reply("models", model_json(generation.model_name(call.rest)));
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::health(const Call&) {
+NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::health(const Call&) {
   const HealthReport report = health_check.report(generation.is_draining());
   const EngineStats stats = engine.stats();
   Json body = parse_json(report.body);
@@ -303,27 +296,27 @@ NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::health(const Call&) {
   return std::make_shared<WholeExchange>("health", HttpHead{.status = report.status}, body.dump());
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::version(const Call&) {
+NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::version(const Call&) {
   return json_reply(
       "version",
       Json::object({{"version", concat(NANOVLLM_VERSION_MAJOR, '.', NANOVLLM_VERSION_MINOR, '.',
                                        NANOVLLM_VERSION_PATCH)}}));
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::metrics(const Call&) {
+NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::metrics(const Call&) {
   return std::make_shared<WholeExchange>(
       "metrics", HttpHead{.content_type = std::string(kPrometheusContentType)},
       prometheus_text(engine, load->counters, config.model_names.front(),
                       config.http_counters.get()));
 }
 
-NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::describe(const Call&) {
+NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::describe(const Call&) {
   std::vector<RouteInfo> routes;
   for (const Route& route : kRoutes) routes.push_back(route.info);
   return json_reply("openapi", openapi_document(routes, config.model_names));
 }
 
-NANOVLLM_INLINE OpenAiService::OpenAiService(AnyEngine& engine, ServiceConfig config) {
+NANOVLLM_SERVE_INLINE OpenAiService::OpenAiService(AnyEngine& engine, ServiceConfig config) {
   check<ConfigError>(!config.model_names.empty(), "model_names must have a name at least");
   for (const std::string& name : config.model_names)
     check<ConfigError>(!name.empty(), "a name of model_names must not be empty");
@@ -333,18 +326,19 @@ NANOVLLM_INLINE OpenAiService::OpenAiService(AnyEngine& engine, ServiceConfig co
   state_ = std::make_unique<State>(engine, std::move(config));
 }
 
-NANOVLLM_INLINE OpenAiService::~OpenAiService() = default;
+NANOVLLM_SERVE_INLINE OpenAiService::~OpenAiService() = default;
 
-NANOVLLM_INLINE std::shared_ptr<Exchange> OpenAiService::handle(const HttpRequest& request,
-                                                                const std::stop_token& stop) {
+NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> OpenAiService::handle(const HttpRequest& request,
+                                                                      const std::stop_token& stop) {
   return state_->answer(request, {.stop = stop});
 }
 
-NANOVLLM_INLINE std::shared_ptr<Exchange> OpenAiService::try_handle(const HttpRequest& request) {
+NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> OpenAiService::try_handle(
+    const HttpRequest& request) {
   return state_->answer(request, {.is_short = true});
 }
 
-NANOVLLM_INLINE Arrival OpenAiService::arrive(const HttpRequest& request) {
+NANOVLLM_SERVE_INLINE Arrival OpenAiService::arrive(const HttpRequest& request) {
   const State::Route* route = State::find_route(path_of(request.target));
   if (route == nullptr || route->info.method == "GET" || request.method != route->info.method)
     return {.exchange = handle(request)};
@@ -356,7 +350,7 @@ NANOVLLM_INLINE Arrival OpenAiService::arrive(const HttpRequest& request) {
   return {.share = PreparingShare(state_->load)};
 }
 
-NANOVLLM_INLINE HttpReply OpenAiService::answer(const HttpRequest& request) {
+NANOVLLM_SERVE_INLINE HttpReply OpenAiService::answer(const HttpRequest& request) {
   const std::shared_ptr<Exchange> exchange = handle(request);
   HttpReply reply;
   const HttpHead* head = nullptr;
@@ -374,12 +368,12 @@ NANOVLLM_INLINE HttpReply OpenAiService::answer(const HttpRequest& request) {
   return reply;
 }
 
-NANOVLLM_INLINE void OpenAiService::drain() noexcept { state_->generation.drain(); }
+NANOVLLM_SERVE_INLINE void OpenAiService::drain() noexcept { state_->generation.drain(); }
 
-NANOVLLM_INLINE std::int64_t OpenAiService::num_unfinished() const noexcept {
+NANOVLLM_SERVE_INLINE std::int64_t OpenAiService::num_unfinished() const noexcept {
   return state_->load->num_unfinished;
 }
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/serve/effort.hpp"
 #include "nanovllm/serve/exchange.hpp"
@@ -29,7 +29,7 @@ namespace nanovllm::serve {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <cstddef>
 #include <string>
@@ -46,10 +46,10 @@ namespace nanovllm::serve {
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE std::shared_ptr<Exchange> answer_tokenize(const AnyEngine& engine,
-                                                          const Generation& generation,
-                                                          std::string_view body,
-                                                          const Effort& effort) {
+NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> answer_tokenize(const AnyEngine& engine,
+                                                                const Generation& generation,
+                                                                std::string_view body,
+                                                                const Effort& effort) {
   const auto request = TokenizeRequest::parse(parse_request_body(body));
   static_cast<void>(generation.model_name(request.model));
   const bool is_text = std::holds_alternative<std::string>(request.prompt);
@@ -75,9 +75,9 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> answer_tokenize(const AnyEngine& engin
   return json_reply("tokenize", reply);
 }
 
-NANOVLLM_INLINE std::shared_ptr<Exchange> answer_detokenize(const AnyEngine& engine,
-                                                            const Generation& generation,
-                                                            std::string_view body) {
+NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> answer_detokenize(const AnyEngine& engine,
+                                                                  const Generation& generation,
+                                                                  std::string_view body) {
   const auto request = DetokenizeRequest::parse(parse_request_body(body));
   static_cast<void>(generation.model_name(request.model));
   const Tokenizer& tokenizer = tokenizer_of(engine);
@@ -92,4 +92,4 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> answer_detokenize(const AnyEngine& eng
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

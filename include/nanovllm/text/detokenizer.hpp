@@ -5,7 +5,7 @@
 #include <string>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm {

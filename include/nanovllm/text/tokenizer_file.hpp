@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/text/added_tokens.hpp"
 #include "nanovllm/text/sequence_template.hpp"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/text/vocabulary.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "nanovllm/chat/json_scanner.hpp"
 #include "nanovllm/chat/tool_calls/tool_call_reader.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm::detail {
 

@@ -9,7 +9,7 @@
 
 #include "nanovllm/chat/tool_calls/tool_call_reader.hpp"
 #include "nanovllm/chat/tool_calls/tool_schemas.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm::detail {
 

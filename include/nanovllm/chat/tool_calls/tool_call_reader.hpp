@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "nanovllm/chat/tag_matcher.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm::detail {
 

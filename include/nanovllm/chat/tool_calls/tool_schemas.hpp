@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "nanovllm/chat/tool_calls/schema_types.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::detail {

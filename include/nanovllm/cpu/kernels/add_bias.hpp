@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
 #include "nanovllm/ops/add_bias.hpp"
@@ -29,7 +29,7 @@ void run_op(const AddBiasArgs<T, W>& args, Context& context) {
   add_bias(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void add_bias(const AddBiasArgs<float, float>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void add_bias(const AddBiasArgs<bf16, bf16>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void add_bias(const AddBiasArgs<float, float>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void add_bias(const AddBiasArgs<bf16, bf16>&, const Context&))
 
 }  // namespace nanovllm::cpu

@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/core/sort.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/scratch.hpp"
@@ -245,9 +245,9 @@ void attend(const AttentionProblem<T, Kv>& problem, const std::vector<QueryTile>
   });
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void attend(const AttentionProblem<float, float>&,
+NANOVLLM_COMPILED_TEMPLATE(void attend(const AttentionProblem<float, float>&,
                                        const std::vector<QueryTile>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void attend(const AttentionProblem<bf16, bf16>&,
+NANOVLLM_COMPILED_TEMPLATE(void attend(const AttentionProblem<bf16, bf16>&,
                                        const std::vector<QueryTile>&, const Context&))
 
 }  // namespace detail

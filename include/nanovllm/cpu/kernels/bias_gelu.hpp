@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
 #include "nanovllm/ops/bias_gelu.hpp"
@@ -29,7 +29,7 @@ void run_op(const BiasGeluArgs<T, W>& args, Context& context) {
   bias_gelu(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void bias_gelu(const BiasGeluArgs<float, float>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void bias_gelu(const BiasGeluArgs<bf16, bf16>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void bias_gelu(const BiasGeluArgs<float, float>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void bias_gelu(const BiasGeluArgs<bf16, bf16>&, const Context&))
 
 }  // namespace nanovllm::cpu

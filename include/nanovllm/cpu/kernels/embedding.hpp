@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
 #include "nanovllm/ops/embedding.hpp"
@@ -48,9 +48,9 @@ void run_op(const EmbeddingArgs<T, PackedMatrix<W>>& args, Context& context) {
   embedding(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void embedding(const EmbeddingArgs<float, PackedMatrix<float>>&,
+NANOVLLM_COMPILED_TEMPLATE(void embedding(const EmbeddingArgs<float, PackedMatrix<float>>&,
                                           const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void embedding(const EmbeddingArgs<bf16, PackedMatrix<bf16>>&,
+NANOVLLM_COMPILED_TEMPLATE(void embedding(const EmbeddingArgs<bf16, PackedMatrix<bf16>>&,
                                           const Context&))
 
 }  // namespace nanovllm::cpu

@@ -11,7 +11,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/silu_mul.hpp"
 #include "nanovllm/cpu/linear/linear.hpp"
@@ -120,9 +120,9 @@ void run_op(const ExpertMlpArgs<T, Matrix>& args, Context& context) {
   expert_mlp(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void expert_mlp(const ExpertMlpArgs<float, PackedMatrix<float>>&,
+NANOVLLM_COMPILED_TEMPLATE(void expert_mlp(const ExpertMlpArgs<float, PackedMatrix<float>>&,
                                            const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void expert_mlp(const ExpertMlpArgs<bf16, PackedMatrix<bf16>>&,
+NANOVLLM_COMPILED_TEMPLATE(void expert_mlp(const ExpertMlpArgs<bf16, PackedMatrix<bf16>>&,
                                            const Context&))
 
 }  // namespace nanovllm::cpu

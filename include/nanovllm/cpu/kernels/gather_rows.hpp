@@ -6,7 +6,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/ops/gather_rows.hpp"
 
@@ -34,7 +34,7 @@ void run_op(const GatherRowsArgs<T>& args, Context& context) {
   gather_rows(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void gather_rows(const GatherRowsArgs<float>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void gather_rows(const GatherRowsArgs<bf16>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void gather_rows(const GatherRowsArgs<float>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void gather_rows(const GatherRowsArgs<bf16>&, const Context&))
 
 }  // namespace nanovllm::cpu

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
 #include "nanovllm/ops/layer_norm.hpp"
@@ -45,10 +45,10 @@ void run_op(const AddLayerNormArgs<T, W>& args, Context& context) {
   add_layer_norm(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void layer_norm(const LayerNormArgs<float, float>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void layer_norm(const LayerNormArgs<bf16, bf16>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void add_layer_norm(const AddLayerNormArgs<float, float>&,
+NANOVLLM_COMPILED_TEMPLATE(void layer_norm(const LayerNormArgs<float, float>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void layer_norm(const LayerNormArgs<bf16, bf16>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void add_layer_norm(const AddLayerNormArgs<float, float>&,
                                                const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void add_layer_norm(const AddLayerNormArgs<bf16, bf16>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void add_layer_norm(const AddLayerNormArgs<bf16, bf16>&, const Context&))
 
 }  // namespace nanovllm::cpu

@@ -10,7 +10,7 @@
 /// Beyond the contracts: `TokenMarks` begins as zeros, words and num_seen; the memory of `seen` may
 /// hold anything.
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/sampler.hpp"
 #include "nanovllm/ops/logit_edits.hpp"

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/kv_store.hpp"
 #include "nanovllm/cpu/kernels/rms_norm.hpp"
@@ -39,9 +39,9 @@ void run_op(const QkNormRopeStoreArgs<T, Kv, W>& args, Context& context) {
   qk_norm_rope_store(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void qk_norm_rope_store(const QkNormRopeStoreArgs<float, float, float>&,
+NANOVLLM_COMPILED_TEMPLATE(void qk_norm_rope_store(const QkNormRopeStoreArgs<float, float, float>&,
                                                    const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void qk_norm_rope_store(const QkNormRopeStoreArgs<bf16, bf16, bf16>&,
+NANOVLLM_COMPILED_TEMPLATE(void qk_norm_rope_store(const QkNormRopeStoreArgs<bf16, bf16, bf16>&,
                                                    const Context&))
 
 }  // namespace nanovllm::cpu

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
 #include "nanovllm/ops/rms_norm.hpp"
@@ -45,9 +45,9 @@ void run_op(const AddRmsNormArgs<T, W>& args, Context& context) {
   add_rms_norm(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void rms_norm(const RmsNormArgs<float, float>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void rms_norm(const RmsNormArgs<bf16, bf16>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void add_rms_norm(const AddRmsNormArgs<float, float>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void add_rms_norm(const AddRmsNormArgs<bf16, bf16>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void rms_norm(const RmsNormArgs<float, float>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void rms_norm(const RmsNormArgs<bf16, bf16>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void add_rms_norm(const AddRmsNormArgs<float, float>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void add_rms_norm(const AddRmsNormArgs<bf16, bf16>&, const Context&))
 
 }  // namespace nanovllm::cpu

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
 #include "nanovllm/ops/route_experts.hpp"

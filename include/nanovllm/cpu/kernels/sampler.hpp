@@ -24,7 +24,7 @@
 ///   holds before the bans, all log-probabilities are -inf;
 /// - of more log-probabilities than tokens, those that do not exist are not written.
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/ops/sampler.hpp"
 

@@ -7,7 +7,7 @@
 /// the first. The sums behind log-probabilities are those of `sample`, tile by tile; only the
 /// shards' float64 totals are added to each other at the end.
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/ops/shard_draw.hpp"
 

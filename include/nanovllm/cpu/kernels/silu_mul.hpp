@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
 #include "nanovllm/ops/silu_mul.hpp"
@@ -29,7 +29,7 @@ void run_op(const SiluMulArgs<T>& args, Context& context) {
   silu_mul(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void silu_mul(const SiluMulArgs<float>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void silu_mul(const SiluMulArgs<bf16>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void silu_mul(const SiluMulArgs<float>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void silu_mul(const SiluMulArgs<bf16>&, const Context&))
 
 }  // namespace nanovllm::cpu

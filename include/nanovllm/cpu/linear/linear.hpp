@@ -15,7 +15,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/linear/linear_amx.hpp"
 #include "nanovllm/cpu/linear/linear_avx2.hpp"
@@ -217,11 +217,11 @@ void run_op(const LinearArgs<T, PackedMatrix<W>, Out>& args, Context& context) {
   linear(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void linear(const LinearArgs<float, PackedMatrix<float>, float>&,
+NANOVLLM_COMPILED_TEMPLATE(void linear(const LinearArgs<float, PackedMatrix<float>, float>&,
                                        const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void linear(const LinearArgs<bf16, PackedMatrix<bf16>, bf16>&,
+NANOVLLM_COMPILED_TEMPLATE(void linear(const LinearArgs<bf16, PackedMatrix<bf16>, bf16>&,
                                        const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void linear(const LinearArgs<bf16, PackedMatrix<bf16>, float>&,
+NANOVLLM_COMPILED_TEMPLATE(void linear(const LinearArgs<bf16, PackedMatrix<bf16>, float>&,
                                        const Context&))
 
 }  // namespace nanovllm::cpu

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/event_queue.hpp"
 #include "nanovllm/engine/request/latency.hpp"
 #include "nanovllm/engine/request/output.hpp"

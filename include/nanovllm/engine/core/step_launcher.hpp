@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/core/launched_step.hpp"
 #include "nanovllm/engine/request/latency.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"

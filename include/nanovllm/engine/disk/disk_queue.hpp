@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/kv/tiers/disk_name.hpp"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/disk/block_files.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/tiers/disk_name.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/pooling/pooling_options.hpp"
 #include "nanovllm/engine/pooling/score_head.hpp"
 #include "nanovllm/engine/request/output.hpp"

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/model_head.hpp"
 #include "nanovllm/sampling/pooler.hpp"

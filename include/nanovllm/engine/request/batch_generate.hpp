@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/inbox.hpp"

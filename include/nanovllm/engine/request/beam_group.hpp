@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/request_sequence.hpp"
 #include "nanovllm/sampling/beam_search.hpp"
 #include "nanovllm/sched/beam_slot.hpp"

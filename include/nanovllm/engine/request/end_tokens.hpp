@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/request.hpp"
 
 namespace nanovllm {

@@ -13,7 +13,7 @@
 #include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/chat/lazy_chat_template.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/inbox.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"

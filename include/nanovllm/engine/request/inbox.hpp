@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/latency.hpp"
 #include "nanovllm/engine/request/request.hpp"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/sampling/beam_search.hpp"

@@ -340,7 +340,7 @@ class Runner : public StepRunner {
   Peers peers_;            // last: the others hear of the end before ranks go
 };
 
-// Not inline: a program does not compile these again where nanovllm::prebuilt has.
+// Not inline: a program does not compile these again where nanovllm::nanovllm has.
 
 template <class Model, class Policy>
 Runner<Model, Policy>::Runner(const Config& model, const RunnerConfig& config,

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 
 namespace nanovllm {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/limits.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/model_head.hpp"

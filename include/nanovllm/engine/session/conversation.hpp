@@ -7,7 +7,7 @@
 
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/session/session_host.hpp"
 
 namespace nanovllm {

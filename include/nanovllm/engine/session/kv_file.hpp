@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/session/kv_identity.hpp"
 #include "nanovllm/io/json.hpp"

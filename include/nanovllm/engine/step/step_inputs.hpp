@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/step/step_arena.hpp"
 #include "nanovllm/engine/step/step_batch.hpp"
 #include "nanovllm/kv/prefix/shared_prefixes.hpp"

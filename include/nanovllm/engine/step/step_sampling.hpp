@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/request_sequence.hpp"
 #include "nanovllm/engine/step/mark_slots.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/disk/disk_observer.hpp"
 #include "nanovllm/engine/disk/disk_store.hpp"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/byte_nfa.hpp"
 #include "nanovllm/grammar/bytes/compile_budget.hpp"
 
@@ -101,7 +101,7 @@ class ByteDfa {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <numeric>
@@ -209,7 +209,7 @@ class SubsetConstruction {
 
 }  // namespace detail
 
-NANOVLLM_INLINE bool ByteDfa::make(const ByteNfa& nfa, const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE bool ByteDfa::make(const ByteNfa& nfa, const CompileBudget& budget) {
   using detail::SubsetConstruction;
   // A kind of bytes ends where a range of the pattern begins or ends; kinds are in order.
   std::array<bool, 257> begins{};
@@ -255,14 +255,14 @@ NANOVLLM_INLINE bool ByteDfa::make(const ByteNfa& nfa, const CompileBudget& budg
   return drop_dead_ends();
 }
 
-NANOVLLM_INLINE std::optional<ByteDfa> ByteDfa::make_if_any(const ByteNfa& nfa,
-                                                            const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE std::optional<ByteDfa> ByteDfa::make_if_any(const ByteNfa& nfa,
+                                                                    const CompileBudget& budget) {
   ByteDfa out;
   if (!out.make(nfa, budget)) return std::nullopt;
   return out;
 }
 
-NANOVLLM_INLINE ByteDfa ByteDfa::in_quotes() const {
+NANOVLLM_GRAMMAR_INLINE ByteDfa ByteDfa::in_quotes() const {
   constexpr std::uint8_t kQuote = '"';
   ByteDfa out;
   out.kind_ = kind_;
@@ -292,7 +292,7 @@ NANOVLLM_INLINE ByteDfa ByteDfa::in_quotes() const {
 /// By rounds: two states are alike to depth d + 1 if every byte leads both to states that are alike
 /// to depth d, or neither to any. Source: Moore, "Gedanken-Experiments on Sequential
 /// Machines", 1956.
-NANOVLLM_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(
+NANOVLLM_GRAMMAR_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(
     std::size_t depth, const CompileBudget& budget) const {
   const std::size_t n = num_states();
   std::vector<StateId> alike(n, 0), next(n);
@@ -333,7 +333,7 @@ NANOVLLM_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(
 
 /// States from which no match can be reached lose their transitions, those to them become kDead,
 /// and the others are renumbered.
-NANOVLLM_INLINE bool ByteDfa::drop_dead_ends() {
+NANOVLLM_GRAMMAR_INLINE bool ByteDfa::drop_dead_ends() {
   // By counting, the states that lead to each state, then all that lead to one that accepts.
   const std::size_t n = flags_.size();
   std::vector<std::uint32_t> begin(n + 1, 0);
@@ -386,4 +386,4 @@ NANOVLLM_INLINE bool ByteDfa::drop_dead_ends() {
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

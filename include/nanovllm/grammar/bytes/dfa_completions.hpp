@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
 
 namespace nanovllm {
@@ -23,7 +23,7 @@ struct DfaCompletions {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <array>
@@ -31,7 +31,7 @@ struct DfaCompletions {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE DfaCompletions completions(const ByteDfa& dfa) {
+NANOVLLM_GRAMMAR_INLINE DfaCompletions completions(const ByteDfa& dfa) {
   constexpr std::uint32_t kUnlimited = DfaCompletions::kUnlimited;
   const std::size_t n = dfa.num_states();
   std::vector<std::uint8_t> byte_of(dfa.num_kinds());
@@ -81,4 +81,4 @@ NANOVLLM_INLINE DfaCompletions completions(const ByteDfa& dfa) {
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
 
 namespace nanovllm {
@@ -22,7 +22,7 @@ namespace nanovllm {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <cstdint>
 #include <unordered_map>
@@ -34,8 +34,8 @@ namespace nanovllm {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b,
-                                      const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b,
+                                              const CompileBudget& budget) {
   using StateId = ByteDfa::StateId;
   std::unordered_map<std::uint64_t, bool> seen;
   std::vector<std::pair<StateId, StateId>> open{{ByteDfa::kStart, ByteDfa::kStart}};
@@ -56,9 +56,9 @@ NANOVLLM_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b,
   return false;
 }
 
-NANOVLLM_INLINE std::optional<ByteDfa> filtered_texts(const ByteDfa& a, const ByteDfa& b,
-                                                      bool is_negative,
-                                                      const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE std::optional<ByteDfa> filtered_texts(const ByteDfa& a, const ByteDfa& b,
+                                                              bool is_negative,
+                                                              const CompileBudget& budget) {
   constexpr ByteDfa::StateId kDead = ByteDfa::kDead;
   using Pair = std::pair<ByteDfa::StateId, ByteDfa::StateId>;
   return DfaExplorer::explore_if_any(
@@ -75,8 +75,8 @@ NANOVLLM_INLINE std::optional<ByteDfa> filtered_texts(const ByteDfa& a, const By
       budget);
 }
 
-NANOVLLM_INLINE ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b,
-                                     const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b,
+                                             const CompileBudget& budget) {
   std::optional<ByteDfa> out = filtered_texts(a, b, false, budget);
   check<RequestError>(out.has_value(), "the regular expression matches no text at all");
   return std::move(*out);
@@ -84,4 +84,4 @@ NANOVLLM_INLINE ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b,
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm {
@@ -77,7 +77,7 @@ class GrammarVocabulary {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <array>
@@ -89,7 +89,7 @@ namespace nanovllm {
 
 namespace detail {
 
-NANOVLLM_INLINE std::vector<std::string_view> text_of_tokens(const Tokenizer& tokenizer) {
+NANOVLLM_GRAMMAR_INLINE std::vector<std::string_view> text_of_tokens(const Tokenizer& tokenizer) {
   std::vector<std::string_view> tokens(tokenizer.vocab_size());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
@@ -100,12 +100,12 @@ NANOVLLM_INLINE std::vector<std::string_view> text_of_tokens(const Tokenizer& to
 
 }  // namespace detail
 
-NANOVLLM_INLINE GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer,
-                                                     std::span<const TokenId> stop_token_ids)
+NANOVLLM_GRAMMAR_INLINE GrammarVocabulary::GrammarVocabulary(
+    const Tokenizer& tokenizer, std::span<const TokenId> stop_token_ids)
     : GrammarVocabulary(detail::text_of_tokens(tokenizer), stop_token_ids) {}
 
-NANOVLLM_INLINE GrammarVocabulary::GrammarVocabulary(std::span<const std::string_view> tokens,
-                                                     std::span<const TokenId> stop_token_ids)
+NANOVLLM_GRAMMAR_INLINE GrammarVocabulary::GrammarVocabulary(
+    std::span<const std::string_view> tokens, std::span<const TokenId> stop_token_ids)
     : stop_token_ids_(stop_token_ids.begin(), stop_token_ids.end()) {
   for (TokenId token : stop_token_ids) {
     check<RequestError>(token >= 0 && static_cast<std::size_t>(token) < tokens.size(),
@@ -157,11 +157,11 @@ NANOVLLM_INLINE GrammarVocabulary::GrammarVocabulary(std::span<const std::string
                      missing - has_token.begin(), "; a grammar needs all 256");
 }
 
-NANOVLLM_INLINE bool GrammarVocabulary::is_stop(TokenId token) const {
+NANOVLLM_GRAMMAR_INLINE bool GrammarVocabulary::is_stop(TokenId token) const {
   return std::find(stop_token_ids_.begin(), stop_token_ids_.end(), token) != stop_token_ids_.end();
 }
 
-NANOVLLM_INLINE std::string_view GrammarVocabulary::bytes(TokenId token) const {
+NANOVLLM_GRAMMAR_INLINE std::string_view GrammarVocabulary::bytes(TokenId token) const {
   if (token < 0 || token >= vocab_size()) return {};
   const auto i = static_cast<std::size_t>(token);
   return std::string_view(bytes_).substr(begins_[i], begins_[i + 1] - begins_[i]);
@@ -169,4 +169,4 @@ NANOVLLM_INLINE std::string_view GrammarVocabulary::bytes(TokenId token) const {
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

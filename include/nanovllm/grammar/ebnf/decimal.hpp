@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm::ebnf {
 
@@ -43,7 +43,7 @@ struct Decimal {
 
 }  // namespace nanovllm::ebnf
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <array>
@@ -55,7 +55,7 @@ namespace nanovllm::ebnf {
 namespace detail {
 
 /// As numbers, without signs.
-NANOVLLM_INLINE std::strong_ordering compare_sizes(const Decimal& a, const Decimal& b) {
+NANOVLLM_GRAMMAR_INLINE std::strong_ordering compare_sizes(const Decimal& a, const Decimal& b) {
   if (const auto order = a.whole.size() <=> b.whole.size(); order != 0) return order;
   if (const auto order = a.whole.compare(b.whole) <=> 0; order != 0) return order;
   return a.fraction.compare(b.fraction) <=> 0;
@@ -63,7 +63,7 @@ NANOVLLM_INLINE std::strong_ordering compare_sizes(const Decimal& a, const Decim
 
 }  // namespace detail
 
-NANOVLLM_INLINE Decimal::Decimal(std::string_view digits) {
+NANOVLLM_GRAMMAR_INLINE Decimal::Decimal(std::string_view digits) {
   is_negative = digits.starts_with('-');
   digits.remove_prefix(digits.starts_with('-') || digits.starts_with('+') ? 1 : 0);
   digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size()));
@@ -71,7 +71,7 @@ NANOVLLM_INLINE Decimal::Decimal(std::string_view digits) {
   is_negative = is_negative && whole != "0";
 }
 
-NANOVLLM_INLINE Decimal::Decimal(double value) {
+NANOVLLM_GRAMMAR_INLINE Decimal::Decimal(double value) {
   std::array<char, 1100> text{};  // the smallest numbers have so many digits
   char* const last = text.data() + text.size();
   const bool is_integer = std::floor(value) == value;
@@ -85,19 +85,19 @@ NANOVLLM_INLINE Decimal::Decimal(double value) {
   is_negative = value < 0;
 }
 
-NANOVLLM_INLINE std::strong_ordering operator<=>(const Decimal& a, const Decimal& b) {
+NANOVLLM_GRAMMAR_INLINE std::strong_ordering operator<=>(const Decimal& a, const Decimal& b) {
   if (a.is_negative != b.is_negative)
     return a.is_negative ? std::strong_ordering::less : std::strong_ordering::greater;
   return a.is_negative ? detail::compare_sizes(b, a) : detail::compare_sizes(a, b);
 }
 
-NANOVLLM_INLINE std::string next_natural(std::string digits) {
+NANOVLLM_GRAMMAR_INLINE std::string next_natural(std::string digits) {
   for (std::size_t i = digits.size(); i-- > 0; digits[i] = '0')
     if (digits[i] != '9') return ++digits[i], digits;
   return "1" + digits;
 }
 
-NANOVLLM_INLINE std::string previous_natural(std::string digits) {
+NANOVLLM_GRAMMAR_INLINE std::string previous_natural(std::string digits) {
   for (std::size_t i = digits.size(); i-- > 0; digits[i] = '9') {
     if (digits[i] == '0') continue;
     --digits[i];
@@ -106,7 +106,7 @@ NANOVLLM_INLINE std::string previous_natural(std::string digits) {
   return Decimal(digits).whole;
 }
 
-NANOVLLM_INLINE Decimal ceiling(const Decimal& value, bool is_exclusive) {
+NANOVLLM_GRAMMAR_INLINE Decimal ceiling(const Decimal& value, bool is_exclusive) {
   Decimal out{std::string_view(value.whole)};
   out.is_negative = value.is_negative && out.whole != "0";
   if (value.is_whole() ? !is_exclusive : value.is_negative) return out;
@@ -115,7 +115,7 @@ NANOVLLM_INLINE Decimal ceiling(const Decimal& value, bool is_exclusive) {
   return out;
 }
 
-NANOVLLM_INLINE Decimal floor(const Decimal& value, bool is_exclusive) {
+NANOVLLM_GRAMMAR_INLINE Decimal floor(const Decimal& value, bool is_exclusive) {
   Decimal mirrored = value;
   mirrored.is_negative = !value.is_negative && (value.whole != "0" || !value.is_whole());
   Decimal out = ceiling(mirrored, is_exclusive);
@@ -125,4 +125,4 @@ NANOVLLM_INLINE Decimal floor(const Decimal& value, bool is_exclusive) {
 
 }  // namespace nanovllm::ebnf
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

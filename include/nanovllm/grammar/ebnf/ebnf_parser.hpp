@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/code_point_set.hpp"
 
 namespace nanovllm {
@@ -72,7 +72,7 @@ struct EbnfGrammar {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <charconv>
@@ -370,10 +370,10 @@ class EbnfParser {
 
 }  // namespace detail
 
-NANOVLLM_INLINE EbnfGrammar parse_ebnf(std::string_view text) {
+NANOVLLM_GRAMMAR_INLINE EbnfGrammar parse_ebnf(std::string_view text) {
   return detail::EbnfParser(text).parse();
 }
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/code_point_set.hpp"
 
 namespace nanovllm::ebnf {
@@ -29,7 +29,7 @@ namespace nanovllm::ebnf {
 
 }  // namespace nanovllm::ebnf
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <array>
 #include <cstddef>
@@ -41,7 +41,7 @@ namespace nanovllm::ebnf {
 
 namespace detail {
 
-NANOVLLM_INLINE void append_code_point(std::string& out, char32_t c) {
+NANOVLLM_GRAMMAR_INLINE void append_code_point(std::string& out, char32_t c) {
   constexpr std::u32string_view kSyntax = U"\"\\[]-^";
   const bool is_plain = c >= ' ' && c <= '~' && kSyntax.find(c) == kSyntax.npos;
   if (is_plain) {
@@ -57,7 +57,7 @@ NANOVLLM_INLINE void append_code_point(std::string& out, char32_t c) {
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::string either(const std::vector<std::string>& options) {
+NANOVLLM_GRAMMAR_INLINE std::string either(const std::vector<std::string>& options) {
   if (options.size() < 2) return options.empty() ? "" : options.front();
   std::string out = "(";
   for (const std::string& option : options) {
@@ -67,7 +67,7 @@ NANOVLLM_INLINE std::string either(const std::vector<std::string>& options) {
   return out + ")";
 }
 
-NANOVLLM_INLINE std::string sequence(std::initializer_list<std::string_view> parts) {
+NANOVLLM_GRAMMAR_INLINE std::string sequence(std::initializer_list<std::string_view> parts) {
   std::string out;
   for (std::string_view part : parts) {
     if (part.empty() || part == "\"\"") continue;
@@ -77,7 +77,7 @@ NANOVLLM_INLINE std::string sequence(std::initializer_list<std::string_view> par
   return out.empty() ? "\"\"" : "(" + out + ")";
 }
 
-NANOVLLM_INLINE std::string literal(std::string_view text) {
+NANOVLLM_GRAMMAR_INLINE std::string literal(std::string_view text) {
   std::string out = "\"";
   for (std::size_t i = 0; i < text.size();) {
     const utf8::Char c = utf8::decode(text, i);
@@ -87,7 +87,7 @@ NANOVLLM_INLINE std::string literal(std::string_view text) {
   return out + '"';
 }
 
-NANOVLLM_INLINE std::string character_class(const CodePointSet& set) {
+NANOVLLM_GRAMMAR_INLINE std::string character_class(const CodePointSet& set) {
   std::string out = "[";
   for (const CodePointSet::Range& range : set.ranges()) {
     detail::append_code_point(out, range.first);
@@ -98,7 +98,8 @@ NANOVLLM_INLINE std::string character_class(const CodePointSet& set) {
   return out + "]";
 }
 
-NANOVLLM_INLINE std::string repeat(const std::string& expression, long long min, long long max) {
+NANOVLLM_GRAMMAR_INLINE std::string repeat(const std::string& expression, long long min,
+                                           long long max) {
   if (max == 0) return "\"\"";
   if (min == 1 && max == 1) return expression;
   if (min == 0 && max < 0) return "(" + expression + ")*";
@@ -110,4 +111,4 @@ NANOVLLM_INLINE std::string repeat(const std::string& expression, long long min,
 
 }  // namespace nanovllm::ebnf
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/ebnf/grammar_terminal.hpp"
 #include "nanovllm/grammar/ebnf/used_texts.hpp"
 
@@ -66,7 +66,7 @@ struct GrammarNetwork {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <string>
@@ -368,18 +368,19 @@ class NetworkBuilder {
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::size_t GrammarNetwork::size_bytes() const {
+NANOVLLM_GRAMMAR_INLINE std::size_t GrammarNetwork::size_bytes() const {
   std::size_t size = nodes.size() * sizeof(Node) + rules.size() * sizeof(Rule);
   for (const GrammarTerminal& terminal : terminals) size += terminal.size_bytes();
   return size;
 }
 
-NANOVLLM_INLINE GrammarNetwork make_grammar_network(std::string_view ebnf, std::size_t depth,
-                                                    const GrammarLimits& limits,
-                                                    const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE GrammarNetwork make_grammar_network(std::string_view ebnf,
+                                                            std::size_t depth,
+                                                            const GrammarLimits& limits,
+                                                            const CompileBudget& budget) {
   return detail::NetworkBuilder(ebnf, depth, limits, budget).build();
 }
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

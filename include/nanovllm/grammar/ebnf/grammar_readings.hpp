@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/ebnf/grammar_network.hpp"
 #include "nanovllm/grammar/ebnf/used_texts.hpp"
 
@@ -139,7 +139,7 @@ class GrammarReader {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 
@@ -147,7 +147,7 @@ class GrammarReader {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE GrammarFrame::~GrammarFrame() {
+NANOVLLM_GRAMMAR_INLINE GrammarFrame::~GrammarFrame() {
   // Callers that no one else has are put into a list, before they are freed without theirs.
   std::shared_ptr<GrammarFrame> left;
   const auto leave = [&left](GrammarFrame& frame) {
@@ -166,14 +166,14 @@ NANOVLLM_INLINE GrammarFrame::~GrammarFrame() {
   }
 }
 
-NANOVLLM_INLINE void GrammarReader::begin(GrammarReadings& to) {
+NANOVLLM_GRAMMAR_INLINE void GrammarReader::begin(GrammarReadings& to) {
   start(to, 0, {});
   visit(network_.rules[static_cast<std::size_t>(network_.root)].start, nullptr);
   finish(to);
 }
 
-NANOVLLM_INLINE bool GrammarReader::step(const GrammarReadings& from, std::uint8_t byte,
-                                         GrammarReadings& to) {
+NANOVLLM_GRAMMAR_INLINE bool GrammarReader::step(const GrammarReadings& from, std::uint8_t byte,
+                                                 GrammarReadings& to) {
   start(to, from.position + 1, from.used);
   read_.clear();
   bool is_continued = false;  // an unused text that could have ended goes on
@@ -207,10 +207,10 @@ NANOVLLM_INLINE bool GrammarReader::step(const GrammarReadings& from, std::uint8
 /// Restricts the reading of an item whose text must be unused: it may end only as an unused text,
 /// and may go on only if some unused text begins so. Returns whether the text began before this
 /// byte.
-NANOVLLM_INLINE bool GrammarReader::read_unused(const GrammarReadings& from,
-                                                const GrammarReadings::Item& item,
-                                                std::uint8_t byte, Reading& reading,
-                                                GrammarReadings& to) {
+NANOVLLM_GRAMMAR_INLINE bool GrammarReader::read_unused(const GrammarReadings& from,
+                                                        const GrammarReadings::Item& item,
+                                                        std::uint8_t byte, Reading& reading,
+                                                        GrammarReadings& to) {
   const auto& node = network_.nodes[static_cast<std::size_t>(item.node)];
   const auto& terminal = network_.terminals[static_cast<std::size_t>(node.what)];
   const UnusedText& unused = network_.unused[static_cast<std::size_t>(*node.unused)];
@@ -231,7 +231,7 @@ NANOVLLM_INLINE bool GrammarReader::read_unused(const GrammarReadings& from,
 /// As finish() where all comes of one node. Much is remembered: what follows white space in an
 /// object of many properties is the same behind each space. Frames of several places are one then,
 /// which leads to the same.
-NANOVLLM_INLINE void GrammarReader::follow(GrammarReadings& to) {
+NANOVLLM_GRAMMAR_INLINE void GrammarReader::follow(GrammarReadings& to) {
   constexpr std::size_t kMany = 16;
   const Todo now = todo_.back();
   const auto known = std::find_if(known_.begin(), known_.end(), [&](const Following& each) {
@@ -259,16 +259,17 @@ NANOVLLM_INLINE void GrammarReader::follow(GrammarReadings& to) {
   known_.back().readings.used = to.used;
 }
 
-NANOVLLM_INLINE void GrammarReader::leave(const GrammarReadings& from,
-                                          const GrammarReadings::Item& item, GrammarReadings& to) {
+NANOVLLM_GRAMMAR_INLINE void GrammarReader::leave(const GrammarReadings& from,
+                                                  const GrammarReadings::Item& item,
+                                                  GrammarReadings& to) {
   start(to, from.position + 1, from.used);
   if (from.unused_scope) to.used.add(*from.unused_scope, from.unused);
   visit(network_.nodes[static_cast<std::size_t>(item.node)].next, item.frame);
   finish(to);
 }
 
-NANOVLLM_INLINE void GrammarReader::start(GrammarReadings& to, std::int32_t position,
-                                          const UsedTexts& used) {
+NANOVLLM_GRAMMAR_INLINE void GrammarReader::start(GrammarReadings& to, std::int32_t position,
+                                                  const UsedTexts& used) {
   ++round_;
   num_slots_ = 0;
   to.items.clear();
@@ -279,12 +280,12 @@ NANOVLLM_INLINE void GrammarReader::start(GrammarReadings& to, std::int32_t posi
   to.unused_scope.reset();
 }
 
-NANOVLLM_INLINE void GrammarReader::visit(NodeId node, const FramePtr& frame) {
+NANOVLLM_GRAMMAR_INLINE void GrammarReader::visit(NodeId node, const FramePtr& frame) {
   if (network_.nodes[static_cast<std::size_t>(node)].is_open) todo_.push_back({node, frame});
 }
 
 /// Goes on from what is to be visited to the terminals that come next.
-NANOVLLM_INLINE void GrammarReader::finish(GrammarReadings& to) {
+NANOVLLM_GRAMMAR_INLINE void GrammarReader::finish(GrammarReadings& to) {
   using Kind = GrammarNetwork::Node::Kind;
   while (!todo_.empty()) {
     const Todo now = std::move(todo_.back());
@@ -322,7 +323,8 @@ NANOVLLM_INLINE void GrammarReader::finish(GrammarReadings& to) {
                       "the text has too many readings by the grammar");
 }
 
-NANOVLLM_INLINE void GrammarReader::call(const GrammarNetwork::Node& node, const FramePtr& frame) {
+NANOVLLM_GRAMMAR_INLINE void GrammarReader::call(const GrammarNetwork::Node& node,
+                                                 const FramePtr& frame) {
   const GrammarNetwork::Rule& rule = network_.rules[static_cast<std::size_t>(node.what)];
   // Rules have numbers that no node has here.
   const auto [slot, is_first] = meet(-1 - node.what, {}, nullptr);
@@ -354,8 +356,9 @@ NANOVLLM_INLINE void GrammarReader::call(const GrammarNetwork::Node& node, const
 }
 
 /// The slot of a state, and whether this is its first visit at this place.
-NANOVLLM_INLINE auto GrammarReader::meet(NodeId node, GrammarTerminal::State state,
-                                         const GrammarFrame* frame) -> std::pair<Slot*, bool> {
+NANOVLLM_GRAMMAR_INLINE auto GrammarReader::meet(NodeId node, GrammarTerminal::State state,
+                                                 const GrammarFrame* frame)
+    -> std::pair<Slot*, bool> {
   if (2 * num_slots_ >= slots_.size()) grow();
   const auto hash = [&] {
     std::uint64_t value = static_cast<std::uint32_t>(node) * 0x9E3779B97F4A7C15u;
@@ -376,7 +379,7 @@ NANOVLLM_INLINE auto GrammarReader::meet(NodeId node, GrammarTerminal::State sta
   }
 }
 
-NANOVLLM_INLINE void GrammarReader::grow() {
+NANOVLLM_GRAMMAR_INLINE void GrammarReader::grow() {
   std::vector<Slot> old(slots_.size() * 2);
   old.swap(slots_);
   num_slots_ = 0;
@@ -388,4 +391,4 @@ NANOVLLM_INLINE void GrammarReader::grow() {
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/ebnf/grammar_network.hpp"
 #include "nanovllm/grammar/ebnf/terminal_masks.hpp"
@@ -48,7 +48,7 @@ class GrammarSource final : public TokenMaskSource {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <cstdint>
@@ -224,10 +224,9 @@ class GrammarSource::Matcher final : public TokenMatcher {
   GrammarReadings now_;
 };
 
-NANOVLLM_INLINE GrammarSource::GrammarSource(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                             std::shared_ptr<TerminalMasks> strings,
-                                             std::string_view ebnf, const GrammarLimits& limits,
-                                             const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE GrammarSource::GrammarSource(
+    std::shared_ptr<const GrammarVocabulary> vocabulary, std::shared_ptr<TerminalMasks> strings,
+    std::string_view ebnf, const GrammarLimits& limits, const CompileBudget& budget) {
   auto compiled = std::make_shared<Compiled>(Compiled{
       vocabulary, std::move(strings), std::make_shared<TerminalMasks>(vocabulary, kMaxMaskBytes),
       make_grammar_network(ebnf, vocabulary->max_token_bytes(), limits, budget)});
@@ -235,15 +234,15 @@ NANOVLLM_INLINE GrammarSource::GrammarSource(std::shared_ptr<const GrammarVocabu
   compiled_ = std::move(compiled);
 }
 
-NANOVLLM_INLINE std::unique_ptr<TokenMatcher> GrammarSource::matcher() const {
+NANOVLLM_GRAMMAR_INLINE std::unique_ptr<TokenMatcher> GrammarSource::matcher() const {
   return std::make_unique<Matcher>(compiled_);
 }
 
-NANOVLLM_INLINE int GrammarSource::vocab_size() const {
+NANOVLLM_GRAMMAR_INLINE int GrammarSource::vocab_size() const {
   return compiled_->vocabulary->vocab_size();
 }
 
-NANOVLLM_INLINE std::size_t GrammarSource::size_bytes() const {
+NANOVLLM_GRAMMAR_INLINE std::size_t GrammarSource::size_bytes() const {
   std::size_t num_masks = 0;
   for (const GrammarTerminal& terminal : compiled_->network.terminals)
     if (terminal.is_wide() && !terminal.is_json_string()) num_masks += terminal.dfa().num_states();
@@ -255,4 +254,4 @@ NANOVLLM_INLINE std::size_t GrammarSource::size_bytes() const {
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

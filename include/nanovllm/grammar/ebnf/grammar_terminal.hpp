@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/grammar/ebnf/string_length.hpp"
@@ -128,7 +128,7 @@ class GrammarTerminal {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <optional>
 
@@ -139,7 +139,7 @@ class GrammarTerminal {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE bool GrammarTerminal::is_wide(const ByteDfa& dfa) {
+NANOVLLM_GRAMMAR_INLINE bool GrammarTerminal::is_wide(const ByteDfa& dfa) {
   constexpr int kMany = 16;
   bool reads_many = false;
   for (std::size_t i = 0; i < dfa.num_states(); ++i) {
@@ -153,14 +153,15 @@ NANOVLLM_INLINE bool GrammarTerminal::is_wide(const ByteDfa& dfa) {
   return reads_many;
 }
 
-NANOVLLM_INLINE GrammarTerminal::GrammarTerminal(ByteDfa dfa, std::size_t depth,
-                                                 const CompileBudget& budget)
+NANOVLLM_GRAMMAR_INLINE GrammarTerminal::GrammarTerminal(ByteDfa dfa, std::size_t depth,
+                                                         const CompileBudget& budget)
     : dfa_(std::make_shared<const ByteDfa>(std::move(dfa))), is_wide_(is_wide(*dfa_)) {
   constexpr std::size_t kFew = 32;  // each may have its own mask
   if (is_wide_ && dfa_->num_states() > kFew) alike_ = dfa_->alike_to_depth(depth, budget);
 }
 
-NANOVLLM_INLINE GrammarTerminal GrammarTerminal::json_string(std::int32_t min, std::int32_t max) {
+NANOVLLM_GRAMMAR_INLINE GrammarTerminal GrammarTerminal::json_string(std::int32_t min,
+                                                                     std::int32_t max) {
   static const auto lengths = std::make_shared<const StringLengths>(
       *StringLengths::make(json_string_dfa(), 2, CompileBudget()));
   GrammarTerminal out(std::shared_ptr<const ByteDfa>(lengths, &json_string_dfa()));
@@ -171,9 +172,10 @@ NANOVLLM_INLINE GrammarTerminal GrammarTerminal::json_string(std::int32_t min, s
   return out;
 }
 
-NANOVLLM_INLINE GrammarTerminal GrammarTerminal::json_string(ByteDfa dfa, std::int32_t min,
-                                                             std::int32_t max, std::size_t depth,
-                                                             const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE GrammarTerminal GrammarTerminal::json_string(ByteDfa dfa, std::int32_t min,
+                                                                     std::int32_t max,
+                                                                     std::size_t depth,
+                                                                     const CompileBudget& budget) {
   std::optional<StringLengths> lengths = StringLengths::make(dfa, min, budget);
   if (!lengths) {
     dfa = common_texts(dfa, json_string_dfa(), budget);
@@ -189,7 +191,7 @@ NANOVLLM_INLINE GrammarTerminal GrammarTerminal::json_string(ByteDfa dfa, std::i
   return out;
 }
 
-NANOVLLM_INLINE GrammarTerminal GrammarTerminal::json_key() {
+NANOVLLM_GRAMMAR_INLINE GrammarTerminal GrammarTerminal::json_key() {
   static const auto dfa = std::make_shared<const ByteDfa>(
       compile_regex("\"([^\"\\\\\\x00-\\x1f]|\\\\[\"\\\\bfnrt])*\""));
   GrammarTerminal out(dfa);
@@ -197,14 +199,15 @@ NANOVLLM_INLINE GrammarTerminal GrammarTerminal::json_key() {
   return out;
 }
 
-NANOVLLM_INLINE GrammarTerminal GrammarTerminal::text_until(std::string_view end) {
+NANOVLLM_GRAMMAR_INLINE GrammarTerminal GrammarTerminal::text_until(std::string_view end) {
   GrammarTerminal out(
       std::make_shared<const ByteDfa>(compile_regex("(.|\\n)*" + escape_regex(end))));
   out.is_wide_ = out.ends_at_first_ = true;
   return out;
 }
 
-NANOVLLM_INLINE GrammarTerminal::Key GrammarTerminal::key(State state, std::size_t depth) const {
+NANOVLLM_GRAMMAR_INLINE GrammarTerminal::Key GrammarTerminal::key(State state,
+                                                                  std::size_t depth) const {
   const ByteDfa::StateId alike =
       alike_.empty() ? state.dfa : alike_[static_cast<std::size_t>(state.dfa)];
   if (!lengths_) return {alike, 0, 0};
@@ -220,4 +223,4 @@ NANOVLLM_INLINE GrammarTerminal::Key GrammarTerminal::key(State state, std::size
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/ebnf/decimal.hpp"
 
 namespace nanovllm::ebnf {
@@ -26,7 +26,7 @@ struct NumberBounds {
 
 }  // namespace nanovllm::ebnf
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <cstddef>
@@ -42,7 +42,7 @@ namespace detail {
 inline constexpr std::size_t kMaxFraction = 15;
 
 /// The bounds that are written, since digits cost their square.
-NANOVLLM_INLINE NumberBounds with_few_digits(NumberBounds bounds) {
+NANOVLLM_GRAMMAR_INLINE NumberBounds with_few_digits(NumberBounds bounds) {
   Decimal most{std::string_view("1" + std::string(40, '0'))};
   if (bounds.max && *bounds.max > most) bounds.max = most, bounds.max_is_exclusive = false;
   most.is_negative = true;
@@ -50,17 +50,17 @@ NANOVLLM_INLINE NumberBounds with_few_digits(NumberBounds bounds) {
   return bounds;
 }
 
-NANOVLLM_INLINE std::string digits(std::size_t min, std::size_t max) {
+NANOVLLM_GRAMMAR_INLINE std::string digits(std::size_t min, std::size_t max) {
   return max == 0 ? "" : repeat("[0-9]", static_cast<long long>(min), static_cast<long long>(max));
 }
 
-NANOVLLM_INLINE std::string digit_class(char first, char last) {
+NANOVLLM_GRAMMAR_INLINE std::string digit_class(char first, char last) {
   return first == last ? std::string("[") + first + "]"
                        : std::string("[") + first + "-" + last + "]";
 }
 
 /// Strings of digits as long as both, from `low` to `high`; low <= high.
-NANOVLLM_INLINE std::string same_length(std::string_view low, std::string_view high) {
+NANOVLLM_GRAMMAR_INLINE std::string same_length(std::string_view low, std::string_view high) {
   if (low.empty()) return "\"\"";
   const bool is_whole =
       low.find_first_not_of('0') == low.npos && high.find_first_not_of('9') == high.npos;
@@ -83,8 +83,8 @@ NANOVLLM_INLINE std::string same_length(std::string_view low, std::string_view h
 }
 
 /// Integers min to max, neither negative; no end without max.
-NANOVLLM_INLINE std::string naturals(const std::string& low,
-                                     const std::optional<std::string>& max) {
+NANOVLLM_GRAMMAR_INLINE std::string naturals(const std::string& low,
+                                             const std::optional<std::string>& max) {
   if (max && max->size() == low.size()) return same_length(low, *max);
   // Those as long as the least, those as long as the largest, and all in between.
   std::vector<std::string> options{same_length(low, std::string(low.size(), '9'))};
@@ -98,7 +98,7 @@ NANOVLLM_INLINE std::string naturals(const std::string& low,
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::string integers(const NumberBounds& all) {
+NANOVLLM_GRAMMAR_INLINE std::string integers(const NumberBounds& all) {
   const NumberBounds bounds = detail::with_few_digits(all);
   std::optional<Decimal> min, max;
   if (bounds.min) min = ceiling(*bounds.min, bounds.min_is_exclusive);
@@ -121,9 +121,9 @@ namespace detail {
 /// Digits behind a point that make more than `low`, or as much where that is allowed, and less than
 /// `high`, likewise. Digits are compared as what they stand for: "5" is "50". At least one digit
 /// and at most `left`. Without `high` there is no upper end.
-NANOVLLM_INLINE std::string fractions(std::string_view low, bool takes_low,
-                                      std::optional<std::string_view> high, bool takes_high,
-                                      std::size_t left) {
+NANOVLLM_GRAMMAR_INLINE std::string fractions(std::string_view low, bool takes_low,
+                                              std::optional<std::string_view> high, bool takes_high,
+                                              std::size_t left) {
   if (left == 0) return {};
   const bool low_is_zero = low.find_first_not_of('0') == low.npos;
   if (!high && low_is_zero && takes_low) return digits(1, left);
@@ -162,8 +162,9 @@ NANOVLLM_INLINE std::string fractions(std::string_view low, bool takes_low,
 }
 
 /// Numbers that are not negative, from `low` to `high` if there is one.
-NANOVLLM_INLINE std::string positive_numbers(const Decimal& low, bool takes_low,
-                                             const std::optional<Decimal>& high, bool takes_high) {
+NANOVLLM_GRAMMAR_INLINE std::string positive_numbers(const Decimal& low, bool takes_low,
+                                                     const std::optional<Decimal>& high,
+                                                     bool takes_high) {
   // Two numbers of up to 15 digits are two as 64-bit floats.
   const auto near = [](const Decimal& bound, bool takes) {
     return takes ? kMaxFraction : kMaxFraction - std::min(kMaxFraction, bound.whole.size());
@@ -216,7 +217,7 @@ NANOVLLM_INLINE std::string positive_numbers(const Decimal& low, bool takes_low,
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::string numbers(const NumberBounds& bounds) {
+NANOVLLM_GRAMMAR_INLINE std::string numbers(const NumberBounds& bounds) {
   const auto [min, max, min_is_exclusive, max_is_exclusive] = detail::with_few_digits(bounds);
   if (min && max && (*min > *max || (*min == *max && (min_is_exclusive || max_is_exclusive))))
     return {};
@@ -245,4 +246,4 @@ NANOVLLM_INLINE std::string numbers(const NumberBounds& bounds) {
 
 }  // namespace nanovllm::ebnf
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

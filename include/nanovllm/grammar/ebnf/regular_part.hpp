@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/core/utf8.hpp"
 #include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_parser.hpp"
@@ -19,12 +19,13 @@ namespace nanovllm {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 namespace nanovllm {
 
-NANOVLLM_INLINE RegexNode regular_part(const EbnfGrammar& grammar, const EbnfNode& node,
-                                       std::size_t depth_left, const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE RegexNode regular_part(const EbnfGrammar& grammar, const EbnfNode& node,
+                                               std::size_t depth_left,
+                                               const CompileBudget& budget) {
   using Regex = RegexNode::Kind;
   constexpr std::size_t kNodeCost = 10;  // of the budget's steps
   budget.spend(kNodeCost + node.text.size());
@@ -68,4 +69,4 @@ NANOVLLM_INLINE RegexNode regular_part(const EbnfGrammar& grammar, const EbnfNod
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/grammar/bytes/compile_budget.hpp"
 
@@ -19,7 +19,7 @@ namespace nanovllm {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <cstddef>
@@ -33,12 +33,12 @@ namespace nanovllm {
 
 namespace detail {
 
-NANOVLLM_INLINE RegexNode one_of(CodePointSet set) {
+NANOVLLM_GRAMMAR_INLINE RegexNode one_of(CodePointSet set) {
   return {.kind = RegexNode::Kind::characters, .characters = std::move(set)};
 }
 
 /// A backslash, and what JSON has behind it for one of `set`.
-NANOVLLM_INLINE RegexNode json_escapes(const CodePointSet& set) {
+NANOVLLM_GRAMMAR_INLINE RegexNode json_escapes(const CodePointSet& set) {
   constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kEscapes = "\"\\bfnrt";
   const auto contains = [&](char32_t c) {
     return std::any_of(set.ranges().begin(), set.ranges().end(),
@@ -68,7 +68,7 @@ NANOVLLM_INLINE RegexNode json_escapes(const CodePointSet& set) {
 }
 
 /// The same pattern of what JSON spells the texts with.
-NANOVLLM_INLINE RegexNode in_json(RegexNode node) {
+NANOVLLM_GRAMMAR_INLINE RegexNode in_json(RegexNode node) {
   for (RegexNode& part : node.parts) part = in_json(std::move(part));
   if (node.kind != RegexNode::Kind::characters) return node;
   CodePointSet plain;  // what is spelt as itself
@@ -93,8 +93,8 @@ NANOVLLM_INLINE RegexNode in_json(RegexNode node) {
 
 }  // namespace detail
 
-NANOVLLM_INLINE ByteDfa json_strings_of_pattern(std::string_view pattern,
-                                                const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE ByteDfa json_strings_of_pattern(std::string_view pattern,
+                                                        const CompileBudget& budget) {
   RegexNode root = parse_regex(pattern, true);
   if (has_anchors(root)) root = search_pattern(std::move(root));
   return ByteDfa(make_nfa(detail::in_json(std::move(root)), budget), budget).in_quotes();
@@ -102,4 +102,4 @@ NANOVLLM_INLINE ByteDfa json_strings_of_pattern(std::string_view pattern,
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/grammar/bytes/compile_budget.hpp"
 
@@ -76,7 +76,7 @@ class StringLengths {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <compare>
@@ -88,16 +88,15 @@ class StringLengths {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE const ByteDfa& json_string_dfa() {
+NANOVLLM_GRAMMAR_INLINE const ByteDfa& json_string_dfa() {
   static const ByteDfa dfa = compile_regex(
       "\"([^\"\\\\\\x00-\\x1f]|\\\\([\"\\\\/bfnrt]|u([0-9A-CE-Fa-ce-f][0-9A-Fa-f]|[Dd][0-7])"
       "[0-9A-Fa-f]{2}|u[Dd][89ABab][0-9A-Fa-f]{2}\\\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}))*\"");
   return dfa;
 }
 
-NANOVLLM_INLINE std::optional<StringLengths> StringLengths::make(const ByteDfa& strings,
-                                                                 std::int32_t most_needed,
-                                                                 const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE std::optional<StringLengths> StringLengths::make(
+    const ByteDfa& strings, std::int32_t most_needed, const CompileBudget& budget) {
   budget.spend(4 * strings.num_states() * strings.num_kinds());
   StringLengths out;
   Steps steps(strings.num_states());
@@ -107,7 +106,7 @@ NANOVLLM_INLINE std::optional<StringLengths> StringLengths::make(const ByteDfa& 
 }
 
 /// By following any JSON string beside `strings`.
-NANOVLLM_INLINE bool StringLengths::find_places(const ByteDfa& strings, Steps& steps) {
+NANOVLLM_GRAMMAR_INLINE bool StringLengths::find_places(const ByteDfa& strings, Steps& steps) {
   constexpr ByteDfa::StateId kDead = ByteDfa::kDead, kStart = ByteDfa::kStart;
   const ByteDfa& json = json_string_dfa();
   const DfaExplorer::Kinds kinds = DfaExplorer::common_kinds(strings, json);
@@ -149,9 +148,10 @@ NANOVLLM_INLINE bool StringLengths::find_places(const ByteDfa& strings, Steps& s
   return true;
 }
 
-NANOVLLM_INLINE void StringLengths::find_shortest(const ByteDfa& strings, const Steps& steps,
-                                                  std::int32_t most_needed,
-                                                  const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE void StringLengths::find_shortest(const ByteDfa& strings,
+                                                          const Steps& steps,
+                                                          std::int32_t most_needed,
+                                                          const CompileBudget& budget) {
   const std::size_t n = steps.size();
   const auto index = [](ByteDfa::StateId state) { return static_cast<std::size_t>(state); };
   std::size_t num_steps = 0;
@@ -213,8 +213,8 @@ NANOVLLM_INLINE void StringLengths::find_shortest(const ByteDfa& strings, const 
   }
 }
 
-NANOVLLM_INLINE ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t min,
-                                          std::int32_t max, const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t min,
+                                                  std::int32_t max, const CompileBudget& budget) {
   constexpr std::int32_t kAnyLength = -1;  // the length will be within the bounds
   struct State {
     ByteDfa::StateId text, string;
@@ -256,4 +256,4 @@ NANOVLLM_INLINE ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t m
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/bytes/mask_cache.hpp"
 #include "nanovllm/grammar/ebnf/grammar_terminal.hpp"
@@ -74,20 +74,20 @@ class TerminalMasks {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 
 namespace nanovllm {
 
-NANOVLLM_INLINE std::size_t TerminalReach::size_bytes() const {
+NANOVLLM_GRAMMAR_INLINE std::size_t TerminalReach::size_bytes() const {
   std::size_t size = inside.size_bytes() + exits.size() * sizeof(Exit);
   for (const Exit& exit : exits)
     size += exit.rest.capacity() + exit.tokens.capacity() * sizeof(TokenId);
   return size;
 }
 
-NANOVLLM_INLINE std::shared_ptr<const TerminalReach> TerminalMasks::reach(
+NANOVLLM_GRAMMAR_INLINE std::shared_ptr<const TerminalReach> TerminalMasks::reach(
     int id, const GrammarTerminal& terminal, GrammarTerminal::State state) {
   const std::pair key(id, terminal.key(state, vocabulary_->max_token_bytes()));
   {
@@ -107,8 +107,8 @@ NANOVLLM_INLINE std::shared_ptr<const TerminalReach> TerminalMasks::reach(
   return reach;
 }
 
-NANOVLLM_INLINE TerminalReach TerminalMasks::make(const GrammarTerminal& terminal,
-                                                  GrammarTerminal::State state) const {
+NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::make(const GrammarTerminal& terminal,
+                                                          GrammarTerminal::State state) const {
   if (!terminal.counts()) return make(terminal.dfa(), state.dfa);
   struct Place {
     GrammarTerminal::State state;
@@ -137,8 +137,8 @@ NANOVLLM_INLINE TerminalReach TerminalMasks::make(const GrammarTerminal& termina
 }
 
 /// The same of what does not count, and is at its end where it may be.
-NANOVLLM_INLINE TerminalReach TerminalMasks::make(const ByteDfa& dfa,
-                                                  ByteDfa::StateId state) const {
+NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::make(const ByteDfa& dfa,
+                                                          ByteDfa::StateId state) const {
   constexpr ByteDfa::StateId kBehindEnd = -2;
   std::vector<TokenId> inside;
   std::vector<std::pair<std::string_view, TokenId>> exits;
@@ -163,7 +163,7 @@ NANOVLLM_INLINE TerminalReach TerminalMasks::make(const ByteDfa& dfa,
 }
 
 /// Of a string that `min` to `max` characters are to follow in.
-NANOVLLM_INLINE TerminalReach TerminalMasks::make(std::int32_t min, std::int32_t max) {
+NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::make(std::int32_t min, std::int32_t max) {
   std::call_once(has_string_tokens_, [&] { string_tokens_ = string_tokens(); });
   std::vector<TokenId> inside;
   std::vector<std::pair<std::string_view, TokenId>> exits;
@@ -179,7 +179,7 @@ NANOVLLM_INLINE TerminalReach TerminalMasks::make(std::int32_t min, std::int32_t
   return reach_of(std::move(inside), std::move(exits));
 }
 
-NANOVLLM_INLINE auto TerminalMasks::string_tokens() const -> std::vector<StringToken> {
+NANOVLLM_GRAMMAR_INLINE auto TerminalMasks::string_tokens() const -> std::vector<StringToken> {
   struct Place {
     GrammarTerminal::State state;
     std::uint16_t depth, length, end;
@@ -211,7 +211,7 @@ NANOVLLM_INLINE auto TerminalMasks::string_tokens() const -> std::vector<StringT
   return out;
 }
 
-NANOVLLM_INLINE TerminalReach TerminalMasks::reach_of(
+NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::reach_of(
     std::vector<TokenId> inside, std::vector<std::pair<std::string_view, TokenId>> exits) const {
   TerminalReach out{
       CompactMask(std::move(inside), static_cast<std::size_t>(vocabulary_->vocab_size())), {}};
@@ -226,4 +226,4 @@ NANOVLLM_INLINE TerminalReach TerminalMasks::reach_of(
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

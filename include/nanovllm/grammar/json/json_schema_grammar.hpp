@@ -16,7 +16,7 @@
 
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/grammar/json/json_schema_options.hpp"
 #include "nanovllm/io/json.hpp"
@@ -51,7 +51,7 @@ struct JsonSchemaPart {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <utility>
 
@@ -62,29 +62,27 @@ struct JsonSchemaPart {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE std::string json_schema_grammar(const Json& schema, const JsonStyle& style,
-                                                const JsonSchemaLimits& limits,
-                                                const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE std::string json_schema_grammar(const Json& schema, const JsonStyle& style,
+                                                        const JsonSchemaLimits& limits,
+                                                        const CompileBudget& budget) {
   const Json tidy = json_schema::without_nulls(schema);
   const JsonSchemaPart part = json_schema_part(tidy, tidy, "", "", style, limits, budget);
   if (part.expression.empty()) json_schema::refuse("no value is valid by it,", "");
   return concat("root ::= ", part.expression, "\n", json_basic_rules(style), part.rules);
 }
 
-NANOVLLM_INLINE JsonSchemaPart json_schema_part(const Json& root, const Json& part,
-                                                const std::string& path, const std::string& prefix,
-                                                const JsonStyle& style,
-                                                const JsonSchemaLimits& limits,
-                                                const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE JsonSchemaPart json_schema_part(
+    const Json& root, const Json& part, const std::string& path, const std::string& prefix,
+    const JsonStyle& style, const JsonSchemaLimits& limits, const CompileBudget& budget) {
   detail::JsonSchemaWriter writer(root, style, limits, budget, prefix);
   std::string expression = writer.write(part, path);
   return {std::move(expression), writer.take_rules()};
 }
 
-NANOVLLM_INLINE std::string json_basic_rules(const JsonStyle& style) {
+NANOVLLM_GRAMMAR_INLINE std::string json_basic_rules(const JsonStyle& style) {
   return detail::GrammarRules(style, {}, CompileBudget(), "").basic_rules();
 }
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

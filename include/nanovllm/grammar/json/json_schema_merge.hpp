@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/ebnf/decimal.hpp"
 #include "nanovllm/io/json.hpp"
 
@@ -44,7 +44,7 @@ namespace nanovllm::json_schema {
 
 }  // namespace nanovllm::json_schema
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <array>
@@ -54,15 +54,15 @@ namespace nanovllm::json_schema {
 
 namespace nanovllm::json_schema {
 
-NANOVLLM_INLINE std::string place(std::string_view path) {
+NANOVLLM_GRAMMAR_INLINE std::string place(std::string_view path) {
   return path.empty() ? "at its root" : concat("at ", path);
 }
 
-NANOVLLM_INLINE void refuse(std::string_view what, std::string_view path) {
+NANOVLLM_GRAMMAR_INLINE void refuse(std::string_view what, std::string_view path) {
   throw RequestError(concat("the JSON Schema is refused: ", what, " ", place(path)));
 }
 
-NANOVLLM_INLINE bool is_annotation(std::string_view keyword) {
+NANOVLLM_GRAMMAR_INLINE bool is_annotation(std::string_view keyword) {
   static constexpr auto kAssertions = std::to_array<std::string_view>({
       "$dynamicRef",
       "$recursiveRef",
@@ -115,7 +115,7 @@ NANOVLLM_INLINE bool is_annotation(std::string_view keyword) {
   return !std::ranges::binary_search(kAssertions, keyword);
 }
 
-NANOVLLM_INLINE Json without_nulls(const Json& schema) {
+NANOVLLM_GRAMMAR_INLINE Json without_nulls(const Json& schema) {
   if (schema.is_array()) {
     Json out = Json::array();
     for (const Json& each : schema) out.push_back(without_nulls(each));
@@ -138,7 +138,7 @@ NANOVLLM_INLINE Json without_nulls(const Json& schema) {
   return out;
 }
 
-NANOVLLM_INLINE bool is_of_type(const Json& value, std::string_view type) {
+NANOVLLM_GRAMMAR_INLINE bool is_of_type(const Json& value, std::string_view type) {
   if (type == "integer") {
     if (value.is_number_float()) return std::floor(value.get<double>()) == value.get<double>();
     return value.is_number_integer() || value.is_big_integer();
@@ -146,7 +146,8 @@ NANOVLLM_INLINE bool is_of_type(const Json& value, std::string_view type) {
   return value.type_name() == type;
 }
 
-NANOVLLM_INLINE std::vector<std::string> type_list(const Json& type, std::string_view path) {
+NANOVLLM_GRAMMAR_INLINE std::vector<std::string> type_list(const Json& type,
+                                                           std::string_view path) {
   std::vector<std::string> names;
   const auto add = [&](const Json& name) {
     static constexpr auto kTypes = std::to_array<std::string_view>(
@@ -164,8 +165,8 @@ NANOVLLM_INLINE std::vector<std::string> type_list(const Json& type, std::string
   return names;
 }
 
-NANOVLLM_INLINE ebnf::Decimal decimal_of(const Json& value, std::string_view key,
-                                         std::string_view path) {
+NANOVLLM_GRAMMAR_INLINE ebnf::Decimal decimal_of(const Json& value, std::string_view key,
+                                                 std::string_view path) {
   if (value.is_number_float()) return ebnf::Decimal(value.get<double>());
   if (!value.is_number() && !value.is_big_integer())
     refuse(concat("'", key, "' is to be a number, not ", value.dump()), path);
@@ -174,7 +175,7 @@ NANOVLLM_INLINE ebnf::Decimal decimal_of(const Json& value, std::string_view key
 
 namespace detail {
 
-NANOVLLM_INLINE Json common_types(const Json& a, const Json& b, std::string_view path) {
+NANOVLLM_GRAMMAR_INLINE Json common_types(const Json& a, const Json& b, std::string_view path) {
   Json out = Json::array();
   const std::vector<std::string> left = type_list(a, path), right = type_list(b, path);
   const auto has = [](const std::vector<std::string>& list, std::string_view name) {
@@ -194,7 +195,7 @@ NANOVLLM_INLINE Json common_types(const Json& a, const Json& b, std::string_view
 
 /// What holds for values and items that both schemas speak of: one of the two where it is the only
 /// one.
-NANOVLLM_INLINE Json all_of(const Json& a, const Json& b) {
+NANOVLLM_GRAMMAR_INLINE Json all_of(const Json& a, const Json& b) {
   if (a == b || (b.is_boolean() && b.boolean())) return a;
   if (a.is_boolean() && a.boolean()) return b;
   Json out = Json::object();
@@ -204,8 +205,8 @@ NANOVLLM_INLINE Json all_of(const Json& a, const Json& b) {
 
 /// `properties` and `additionalProperties` of two schemas, each of which may say something of the
 /// other's names.
-NANOVLLM_INLINE void merge_properties(Json& out, const Json& a, const Json& b,
-                                      std::string_view path) {
+NANOVLLM_GRAMMAR_INLINE void merge_properties(Json& out, const Json& a, const Json& b,
+                                              std::string_view path) {
   static const Json kNone = Json::object(), kAny = true;
   const auto get = [](const Json& schema, std::string_view key, const Json& other) {
     const Json* found = schema.find(key);
@@ -234,19 +235,19 @@ NANOVLLM_INLINE void merge_properties(Json& out, const Json& a, const Json& b,
     out["additionalProperties"] = all_of(left_rest, right_rest);
 }
 
-NANOVLLM_INLINE bool is_lower_bound(std::string_view key) {
+NANOVLLM_GRAMMAR_INLINE bool is_lower_bound(std::string_view key) {
   return key == "minimum" || key == "exclusiveMinimum" || key == "minLength" || key == "minItems" ||
          key == "minProperties";
 }
 
-NANOVLLM_INLINE bool is_upper_bound(std::string_view key) {
+NANOVLLM_GRAMMAR_INLINE bool is_upper_bound(std::string_view key) {
   return key == "maximum" || key == "exclusiveMaximum" || key == "maxLength" || key == "maxItems" ||
          key == "maxProperties";
 }
 
 /// One value for a keyword that two schemas have.
-NANOVLLM_INLINE Json merge_keyword(std::string_view key, const Json& a, const Json& b,
-                                   std::string_view path) {
+NANOVLLM_GRAMMAR_INLINE Json merge_keyword(std::string_view key, const Json& a, const Json& b,
+                                           std::string_view path) {
   if (a == b) return a;
   if (key == "type") return common_types(a, b, path);
   if ((is_lower_bound(key) || is_upper_bound(key)) && !a.is_boolean() && !b.is_boolean()) {
@@ -273,7 +274,7 @@ NANOVLLM_INLINE Json merge_keyword(std::string_view key, const Json& a, const Js
 
 }  // namespace detail
 
-NANOVLLM_INLINE Json listed_values(const Json& schema, std::string_view path) {
+NANOVLLM_GRAMMAR_INLINE Json listed_values(const Json& schema, std::string_view path) {
   const Json* values = schema.find("enum");
   const Json* value = schema.find("const");
   if (values && !values->is_array())
@@ -285,7 +286,7 @@ NANOVLLM_INLINE Json listed_values(const Json& schema, std::string_view path) {
   return out;
 }
 
-NANOVLLM_INLINE Json both(const Json& a, const Json& b, std::string_view path) {
+NANOVLLM_GRAMMAR_INLINE Json both(const Json& a, const Json& b, std::string_view path) {
   if (a.is_boolean()) return a.boolean() ? b : a;
   if (b.is_boolean()) return b.boolean() ? a : b;
   for (const Json* schema : {&a, &b}) {
@@ -323,4 +324,4 @@ NANOVLLM_INLINE Json both(const Json& a, const Json& b, std::string_view path) {
 
 }  // namespace nanovllm::json_schema
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

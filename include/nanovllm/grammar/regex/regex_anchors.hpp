@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/regex/regex_parser.hpp"
 
 namespace nanovllm {
@@ -19,7 +19,7 @@ namespace nanovllm {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 
@@ -28,7 +28,7 @@ namespace nanovllm {
 namespace detail {
 
 /// Whether every match passes an anchor of this kind. Nothing is then read beyond it.
-NANOVLLM_INLINE bool always_passes(const RegexNode& pattern, RegexNode::Kind anchor) {
+NANOVLLM_GRAMMAR_INLINE bool always_passes(const RegexNode& pattern, RegexNode::Kind anchor) {
   const auto passes = [&](const RegexNode& part) { return always_passes(part, anchor); };
   switch (pattern.kind) {
     case RegexNode::Kind::sequence:
@@ -42,13 +42,13 @@ NANOVLLM_INLINE bool always_passes(const RegexNode& pattern, RegexNode::Kind anc
 
 }  // namespace detail
 
-NANOVLLM_INLINE bool has_anchors(const RegexNode& pattern) {
+NANOVLLM_GRAMMAR_INLINE bool has_anchors(const RegexNode& pattern) {
   using Kind = RegexNode::Kind;
   return pattern.kind == Kind::text_begin || pattern.kind == Kind::text_end ||
          std::any_of(pattern.parts.begin(), pattern.parts.end(), has_anchors);
 }
 
-NANOVLLM_INLINE RegexNode search_pattern(RegexNode pattern) {
+NANOVLLM_GRAMMAR_INLINE RegexNode search_pattern(RegexNode pattern) {
   using Kind = RegexNode::Kind;
   const bool begins = detail::always_passes(pattern, Kind::text_begin);
   const bool ends = detail::always_passes(pattern, Kind::text_end);
@@ -61,4 +61,4 @@ NANOVLLM_INLINE RegexNode search_pattern(RegexNode pattern) {
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/grammar/bytes/byte_nfa.hpp"
 #include "nanovllm/grammar/regex/regex_parser.hpp"
@@ -26,7 +26,7 @@ inline constexpr std::size_t kMaxRegexStates = 500'000;
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <cstdint>
@@ -285,10 +285,10 @@ class NfaBuilder {
 
 }  // namespace detail
 
-NANOVLLM_INLINE ByteNfa make_nfa(const RegexNode& pattern, const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE ByteNfa make_nfa(const RegexNode& pattern, const CompileBudget& budget) {
   return detail::NfaBuilder(budget).run(pattern);
 }
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

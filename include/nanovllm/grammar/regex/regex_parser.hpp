@@ -24,7 +24,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/code_point_set.hpp"
 
 namespace nanovllm {
@@ -72,7 +72,7 @@ inline constexpr int kMaxRegexRepeat = 100'000;
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <optional>
 #include <utility>
@@ -393,11 +393,11 @@ class RegexParser {
 
 }  // namespace detail
 
-NANOVLLM_INLINE RegexNode parse_regex(std::string_view pattern, bool ecmascript) {
+NANOVLLM_GRAMMAR_INLINE RegexNode parse_regex(std::string_view pattern, bool ecmascript) {
   return detail::RegexParser(pattern, ecmascript).run();
 }
 
-NANOVLLM_INLINE std::string escape_regex(std::string_view text) {
+NANOVLLM_GRAMMAR_INLINE std::string escape_regex(std::string_view text) {
   std::string out;
   for (char c : text) {
     if (std::string_view("\\^$.|?*+()[]{}-").find(c) != std::string_view::npos) out += '\\';
@@ -408,4 +408,4 @@ NANOVLLM_INLINE std::string escape_regex(std::string_view text) {
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/bytes/mask_cache.hpp"
@@ -50,7 +50,7 @@ class RegexSource final : public TokenMaskSource {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <cstdint>
@@ -128,9 +128,9 @@ class RegexSource::Matcher final : public TokenMatcher {
   bool ended_ = false;  // by a stop token
 };
 
-NANOVLLM_INLINE RegexSource::RegexSource(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                         std::string_view pattern, std::size_t max_mask_bytes,
-                                         const CompileBudget& budget) {
+NANOVLLM_GRAMMAR_INLINE RegexSource::RegexSource(
+    std::shared_ptr<const GrammarVocabulary> vocabulary, std::string_view pattern,
+    std::size_t max_mask_bytes, const CompileBudget& budget) {
   ByteDfa dfa = compile_regex(pattern, budget);
   std::vector<ByteDfa::StateId> alike = dfa.alike_to_depth(vocabulary->max_token_bytes(), budget);
   const auto num_masks =
@@ -146,23 +146,27 @@ NANOVLLM_INLINE RegexSource::RegexSource(std::shared_ptr<const GrammarVocabulary
                                                    {num_masks, max_mask_bytes}});
 }
 
-NANOVLLM_INLINE std::unique_ptr<TokenMatcher> RegexSource::matcher() const {
+NANOVLLM_GRAMMAR_INLINE std::unique_ptr<TokenMatcher> RegexSource::matcher() const {
   return std::make_unique<Matcher>(compiled_);
 }
 
-NANOVLLM_INLINE int RegexSource::vocab_size() const { return compiled_->vocabulary->vocab_size(); }
+NANOVLLM_GRAMMAR_INLINE int RegexSource::vocab_size() const {
+  return compiled_->vocabulary->vocab_size();
+}
 
-NANOVLLM_INLINE std::size_t RegexSource::num_states() const { return compiled_->dfa.num_states(); }
+NANOVLLM_GRAMMAR_INLINE std::size_t RegexSource::num_states() const {
+  return compiled_->dfa.num_states();
+}
 
-NANOVLLM_INLINE std::size_t RegexSource::max_size_bytes() const {
+NANOVLLM_GRAMMAR_INLINE std::size_t RegexSource::max_size_bytes() const {
   return sizeof(Compiled) + compiled_->dfa.size_bytes() +
          compiled_->alike.size() * sizeof(ByteDfa::StateId) + compiled_->max_mask_bytes;
 }
 
-NANOVLLM_INLINE std::size_t RegexSource::mask_bytes() const {
+NANOVLLM_GRAMMAR_INLINE std::size_t RegexSource::mask_bytes() const {
   return compiled_->masks.size_bytes();
 }
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

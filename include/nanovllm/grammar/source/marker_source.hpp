@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 
@@ -71,7 +71,7 @@ class MarkerSource final : public TokenMaskSource {
 
 }  // namespace nanovllm
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_GRAMMAR_BODIES
 
 #include <algorithm>
 #include <cstdint>
@@ -284,20 +284,22 @@ class MarkerSource::Matcher final : public TokenMatcher {
   std::unique_ptr<TokenMatcher> inner_;  // null in a lead
 };
 
-NANOVLLM_INLINE MarkerSource::MarkerSource(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                           MarkerRules rules,
-                                           std::shared_ptr<const TokenMaskSource> inner) {
+NANOVLLM_GRAMMAR_INLINE MarkerSource::MarkerSource(
+    std::shared_ptr<const GrammarVocabulary> vocabulary, MarkerRules rules,
+    std::shared_ptr<const TokenMaskSource> inner) {
   compiled_ =
       std::make_shared<const Compiled>(std::move(vocabulary), std::move(rules), std::move(inner));
 }
 
-NANOVLLM_INLINE std::unique_ptr<TokenMatcher> MarkerSource::matcher() const {
+NANOVLLM_GRAMMAR_INLINE std::unique_ptr<TokenMatcher> MarkerSource::matcher() const {
   return std::make_unique<Matcher>(compiled_);
 }
 
-NANOVLLM_INLINE int MarkerSource::vocab_size() const { return compiled_->vocabulary->vocab_size(); }
+NANOVLLM_GRAMMAR_INLINE int MarkerSource::vocab_size() const {
+  return compiled_->vocabulary->vocab_size();
+}
 
-NANOVLLM_INLINE std::size_t MarkerSource::size_bytes() const {
+NANOVLLM_GRAMMAR_INLINE std::size_t MarkerSource::size_bytes() const {
   return compiled_->first.max_mask_bytes() +
          (compiled_->again ? compiled_->again->max_mask_bytes() : 0) +
          compiled_->whitespace.size() * sizeof(TokenId) + sizeof(Compiled);
@@ -305,4 +307,4 @@ NANOVLLM_INLINE std::size_t MarkerSource::size_bytes() const {
 
 }  // namespace nanovllm
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_GRAMMAR_BODIES

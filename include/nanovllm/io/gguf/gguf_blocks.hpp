@@ -17,7 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/block_format.hpp"
 #include "nanovllm/io/gguf/gguf_types.hpp"
 

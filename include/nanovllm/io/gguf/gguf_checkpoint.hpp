@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint_like.hpp"
 #include "nanovllm/io/gguf/gguf_file.hpp"
 

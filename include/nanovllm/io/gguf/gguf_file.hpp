@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/gguf/gguf_metadata.hpp"
 #include "nanovllm/io/gguf/gguf_types.hpp"
 #include "nanovllm/io/mapped_file.hpp"

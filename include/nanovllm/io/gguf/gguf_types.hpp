@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
 

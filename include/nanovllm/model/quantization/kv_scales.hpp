@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/ops/kv_format.hpp"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/quantization/packed_tensors.hpp"
 #include "nanovllm/model/quantization/quantization_config.hpp"

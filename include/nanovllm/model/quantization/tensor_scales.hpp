@@ -11,7 +11,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/fp8.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/quantization/quantization_config.hpp"
 #include "nanovllm/ops/fp8_weight.hpp"

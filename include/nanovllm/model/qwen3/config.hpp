@@ -10,7 +10,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/model/config_fields.hpp"
 #include "nanovllm/model/generation_config.hpp"
 #include "nanovllm/model/model_head.hpp"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/model/config_fields.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 

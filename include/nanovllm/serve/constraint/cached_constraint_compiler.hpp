@@ -11,7 +11,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
@@ -59,7 +59,7 @@ class CachedConstraintCompiler final : public ConstraintCompiler {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <string_view>
 #include <utility>
@@ -73,7 +73,7 @@ namespace nanovllm::serve {
 namespace detail {
 
 /// Equal for equal constraints and for no others.
-NANOVLLM_INLINE std::string key_of(const OutputConstraint& constraint) {
+NANOVLLM_SERVE_INLINE std::string key_of(const OutputConstraint& constraint) {
   std::string key;
   const auto add = [&](std::string_view part) {
     key += std::to_string(part.size());
@@ -104,11 +104,11 @@ struct CachedConstraintCompiler::Entry {
   std::list<std::string>::iterator place{};  // in recent_, where it is remembered
 };
 
-NANOVLLM_INLINE CachedConstraintCompiler::CachedConstraintCompiler(
+NANOVLLM_SERVE_INLINE CachedConstraintCompiler::CachedConstraintCompiler(
     std::shared_ptr<SizedConstraintCompiler> inner, std::size_t max_bytes)
     : inner_(std::move(inner)), max_bytes_(max_bytes) {}
 
-NANOVLLM_INLINE std::shared_ptr<const TokenMaskSource> CachedConstraintCompiler::compile(
+NANOVLLM_SERVE_INLINE std::shared_ptr<const TokenMaskSource> CachedConstraintCompiler::compile(
     const OutputConstraint& constraint, std::stop_token stop) {
   if (constraint.kind == OutputConstraint::Kind::none) return nullptr;
   const std::string key = detail::key_of(constraint);
@@ -137,8 +137,8 @@ NANOVLLM_INLINE std::shared_ptr<const TokenMaskSource> CachedConstraintCompiler:
 
 /// Whether `entry`, which it sets, is finished; else the caller is to finish it. Waits for a thread
 /// that does that already.
-NANOVLLM_INLINE bool CachedConstraintCompiler::await(const std::string& key, EntryPtr& entry,
-                                                     const std::stop_token& stop) {
+NANOVLLM_SERVE_INLINE bool CachedConstraintCompiler::await(const std::string& key, EntryPtr& entry,
+                                                           const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   for (;;) {
     EntryPtr& known = entries_[key];
@@ -158,10 +158,11 @@ NANOVLLM_INLINE bool CachedConstraintCompiler::await(const std::string& key, Ent
   }
 }
 
-NANOVLLM_INLINE void CachedConstraintCompiler::finish(const std::string& key, const EntryPtr& entry,
-                                                      CompiledConstraint compiled,
-                                                      std::exception_ptr failure,
-                                                      bool is_remembered) {
+NANOVLLM_SERVE_INLINE void CachedConstraintCompiler::finish(const std::string& key,
+                                                            const EntryPtr& entry,
+                                                            CompiledConstraint compiled,
+                                                            std::exception_ptr failure,
+                                                            bool is_remembered) {
   constexpr std::size_t kRefusalBytes = 1024;  // the exception and the entry, about
   std::vector<EntryPtr> forgotten;             // freed behind the lock
   const std::lock_guard lock(mutex_);
@@ -186,7 +187,8 @@ NANOVLLM_INLINE void CachedConstraintCompiler::finish(const std::string& key, co
   }
 }
 
-NANOVLLM_INLINE bool CachedConstraintCompiler::is_known(const OutputConstraint& constraint) const {
+NANOVLLM_SERVE_INLINE bool CachedConstraintCompiler::is_known(
+    const OutputConstraint& constraint) const {
   if (constraint.kind == OutputConstraint::Kind::none) return true;
   const std::string key = detail::key_of(constraint);
   const std::lock_guard lock(mutex_);
@@ -194,16 +196,16 @@ NANOVLLM_INLINE bool CachedConstraintCompiler::is_known(const OutputConstraint& 
   return found != entries_.end() && found->second->is_finished;
 }
 
-NANOVLLM_INLINE std::size_t CachedConstraintCompiler::size_bytes() const {
+NANOVLLM_SERVE_INLINE std::size_t CachedConstraintCompiler::size_bytes() const {
   const std::lock_guard lock(mutex_);
   return num_bytes_;
 }
 
-NANOVLLM_INLINE std::size_t CachedConstraintCompiler::num_compiled() const {
+NANOVLLM_SERVE_INLINE std::size_t CachedConstraintCompiler::num_compiled() const {
   const std::lock_guard lock(mutex_);
   return num_compiled_;
 }
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

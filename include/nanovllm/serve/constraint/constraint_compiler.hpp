@@ -9,7 +9,7 @@
 #include <stop_token>
 #include <utility>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/json/json_schema_compiler.hpp"
@@ -84,7 +84,7 @@ class OutputConstraintCompiler final : public SizedConstraintCompiler {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <string>
 #include <string_view>
@@ -100,7 +100,7 @@ namespace nanovllm::serve {
 
 namespace detail {
 
-NANOVLLM_INLINE std::string_view name_of(OutputConstraint::Kind kind) {
+NANOVLLM_SERVE_INLINE std::string_view name_of(OutputConstraint::Kind kind) {
   using Kind = OutputConstraint::Kind;
   switch (kind) {
     case Kind::none: return "no constraint";
@@ -115,8 +115,8 @@ NANOVLLM_INLINE std::string_view name_of(OutputConstraint::Kind kind) {
   return "an unknown constraint";
 }
 
-NANOVLLM_INLINE void check_limits(const OutputConstraint& constraint,
-                                  const ConstraintLimits& limits) {
+NANOVLLM_SERVE_INLINE void check_limits(const OutputConstraint& constraint,
+                                        const ConstraintLimits& limits) {
   const auto check_bytes = [](std::string_view what, std::size_t size, std::size_t max) {
     check<RequestError>(size <= max, what, " has ", size, " bytes, more than the ", max,
                         " that are taken");
@@ -134,11 +134,11 @@ NANOVLLM_INLINE void check_limits(const OutputConstraint& constraint,
 
 }  // namespace detail
 
-NANOVLLM_INLINE OutputConstraintCompiler::OutputConstraintCompiler(
+NANOVLLM_SERVE_INLINE OutputConstraintCompiler::OutputConstraintCompiler(
     std::shared_ptr<const GrammarVocabulary> vocabulary, ConstraintLimits limits, CpuBudget budget)
     : vocabulary_(std::move(vocabulary)), json_(vocabulary_), limits_(limits), budget_(budget) {}
 
-NANOVLLM_INLINE CompiledConstraint
+NANOVLLM_SERVE_INLINE CompiledConstraint
 OutputConstraintCompiler::compile_sized(const OutputConstraint& constraint, std::stop_token stop) {
   detail::check_limits(constraint, limits_);
   const CompileBudget budget(limits_.max_steps, std::move(stop));
@@ -155,7 +155,7 @@ OutputConstraintCompiler::compile_sized(const OutputConstraint& constraint, std:
 }
 
 /// The form without a thought before it.
-NANOVLLM_INLINE CompiledConstraint OutputConstraintCompiler::compile_form(
+NANOVLLM_SERVE_INLINE CompiledConstraint OutputConstraintCompiler::compile_form(
     const OutputConstraint& constraint, const CompileBudget& budget) const {
   using Kind = OutputConstraint::Kind;
   const JsonStyle style{.any_whitespace = constraint.json_space == JsonSpace::any,
@@ -178,7 +178,7 @@ NANOVLLM_INLINE CompiledConstraint OutputConstraintCompiler::compile_form(
   throw RequestError("there is no constraint to compile");
 }
 
-NANOVLLM_INLINE CompiledConstraint
+NANOVLLM_SERVE_INLINE CompiledConstraint
 OutputConstraintCompiler::pattern(const std::string& regex, const CompileBudget& budget) const {
   auto source =
       std::make_shared<const RegexSource>(vocabulary_, regex, limits_.max_mask_bytes, budget);
@@ -186,7 +186,7 @@ OutputConstraintCompiler::pattern(const std::string& regex, const CompileBudget&
   return {std::move(source), size};
 }
 
-NANOVLLM_INLINE CompiledConstraint
+NANOVLLM_SERVE_INLINE CompiledConstraint
 OutputConstraintCompiler::within_budget(std::shared_ptr<const GrammarSource> source) const {
   const std::size_t size = source->size_bytes();
   return {std::make_shared<const CpuBudgetSource>(std::move(source), budget_), size};
@@ -194,7 +194,7 @@ OutputConstraintCompiler::within_budget(std::shared_ptr<const GrammarSource> sou
 
 /// Calls between their markers, which are the same for both forms. Where `constraint.kind` is not
 /// free_tool_calls there is nothing but calls.
-NANOVLLM_INLINE CompiledConstraint OutputConstraintCompiler::tool_calls(
+NANOVLLM_SERVE_INLINE CompiledConstraint OutputConstraintCompiler::tool_calls(
     const OutputConstraint& constraint, const CompileBudget& budget) const {
   const CompiledConstraint call = within_budget(
       json_.grammar(tool_call_grammar(constraint.tools, constraint.tool_call_format, budget),
@@ -214,4 +214,4 @@ NANOVLLM_INLINE CompiledConstraint OutputConstraintCompiler::tool_calls(
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

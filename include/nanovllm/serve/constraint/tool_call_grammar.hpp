@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
@@ -26,7 +26,7 @@ namespace nanovllm::serve {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
 #include <cstddef>
@@ -44,10 +44,10 @@ namespace nanovllm::serve {
 namespace detail {
 
 /// One value and the end of its parameter.
-NANOVLLM_INLINE std::string parameter_value(const Json& parameters, const Json& schema,
-                                            const std::string& path, const std::string& prefix,
-                                            const JsonStyle& style, const CompileBudget& budget,
-                                            std::string& rules) {
+NANOVLLM_SERVE_INLINE std::string parameter_value(const Json& parameters, const Json& schema,
+                                                  const std::string& path,
+                                                  const std::string& prefix, const JsonStyle& style,
+                                                  const CompileBudget& budget, std::string& rules) {
   const Json* type = schema.find("type");
   if (type && *type == Json("string")) {
     const Json values = json_schema::listed_values(schema, path);
@@ -70,9 +70,11 @@ NANOVLLM_INLINE std::string parameter_value(const Json& parameters, const Json& 
 }
 
 /// The parameters of a call in the qwen3_coder form, and the end of the call.
-NANOVLLM_INLINE std::string coder_parameters(const Json& parameters, const std::string& prefix,
-                                             const JsonStyle& style, const CompileBudget& budget,
-                                             std::string& rules) {
+NANOVLLM_SERVE_INLINE std::string coder_parameters(const Json& parameters,
+                                                   const std::string& prefix,
+                                                   const JsonStyle& style,
+                                                   const CompileBudget& budget,
+                                                   std::string& rules) {
   for (const auto& [key, keyword] : parameters.items())
     if (!json_schema::is_annotation(key) && key != "type" && key != "properties" &&
         key != "required" && key != "additionalProperties")
@@ -112,8 +114,8 @@ NANOVLLM_INLINE std::string coder_parameters(const Json& parameters, const std::
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::string tool_call_grammar(const Json& tools, ToolCallFormat format,
-                                              const CompileBudget& budget) {
+NANOVLLM_SERVE_INLINE std::string tool_call_grammar(const Json& tools, ToolCallFormat format,
+                                                    const CompileBudget& budget) {
   check<RequestError>(tools.is_array() && !tools.empty(),
                       "a call of tools needs at least one tool");
   check<RequestError>(tools.size() <= 1024, "there are ", tools.size(),
@@ -166,4 +168,4 @@ NANOVLLM_INLINE std::string tool_call_grammar(const Json& tools, ToolCallFormat 
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/request/prompt_truncation.hpp"
@@ -34,7 +34,7 @@ struct EmbeddingRequest {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <limits>
 
@@ -45,7 +45,7 @@ struct EmbeddingRequest {
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE EmbeddingRequest EmbeddingRequest::parse(const Json& json) {
+NANOVLLM_SERVE_INLINE EmbeddingRequest EmbeddingRequest::parse(const Json& json) {
   const RequestFields body(json);
   EmbeddingRequest request;
   request.model = body.string("model").value_or("");
@@ -70,4 +70,4 @@ NANOVLLM_INLINE EmbeddingRequest EmbeddingRequest::parse(const Json& json) {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/pooling/reranker.hpp"
 #include "nanovllm/serve/effort.hpp"
@@ -31,7 +31,7 @@ namespace nanovllm::serve {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <cstddef>
 #include <cstdint>
@@ -54,8 +54,8 @@ namespace detail {
 
 /// Throws FieldError if vectors of the model have fewer dimensions, as far as that is known before
 /// one is computed.
-NANOVLLM_INLINE void check_dimensions(const AnyEngine& engine,
-                                      std::optional<std::size_t> dimensions) {
+NANOVLLM_SERVE_INLINE void check_dimensions(const AnyEngine& engine,
+                                            std::optional<std::size_t> dimensions) {
   const auto most = engine.hidden_size();
   if (!dimensions || !most || *dimensions <= static_cast<std::size_t>(*most)) return;
   refuse_field("dimensions", concat("must be at most ", *most, ", got ", *dimensions));
@@ -63,9 +63,10 @@ NANOVLLM_INLINE void check_dimensions(const AnyEngine& engine,
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::shared_ptr<Exchange> start_embedding(AnyEngine& engine, Generation& generation,
-                                                          std::string_view body,
-                                                          const Effort& effort) {
+NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_embedding(AnyEngine& engine,
+                                                                Generation& generation,
+                                                                std::string_view body,
+                                                                const Effort& effort) {
   auto request = EmbeddingRequest::parse(parse_request_body(body));
   ReplyFrame frame = generation.reply_frame(request.model, "embd-", "list");
   detail::check_dimensions(engine, request.dimensions);
@@ -89,10 +90,9 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> start_embedding(AnyEngine& engine, Gen
       share);
 }
 
-NANOVLLM_INLINE std::shared_ptr<Exchange> start_scoring(AnyEngine& engine, Generation& generation,
-                                                        const ScoreOptions& defaults,
-                                                        bool is_reranking, std::string_view body,
-                                                        const Effort& effort) {
+NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_scoring(
+    AnyEngine& engine, Generation& generation, const ScoreOptions& defaults, bool is_reranking,
+    std::string_view body, const Effort& effort) {
   const Json json = parse_request_body(body);
   auto request = is_reranking ? ScoreRequest::parse_rerank(json) : ScoreRequest::parse_score(json);
   if (effort.is_short && request.num_text_bytes() > kShortBytes) return nullptr;
@@ -133,4 +133,4 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> start_scoring(AnyEngine& engine, Gener
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

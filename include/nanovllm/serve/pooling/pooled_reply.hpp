@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/pooling/reranker.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/pooler.hpp"
@@ -78,7 +78,7 @@ class ScoreReply final : public PooledReply {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
 #include <array>
@@ -98,7 +98,7 @@ namespace detail {
 static_assert(std::endian::native == std::endian::little, "vectors in base64 are little-endian");
 
 /// Appends a list of numbers, each with the fewest digits that read as the same float.
-NANOVLLM_INLINE void append_numbers(std::string& out, std::span<const float> vector) {
+NANOVLLM_SERVE_INLINE void append_numbers(std::string& out, std::span<const float> vector) {
   std::array<char, 32> digits;
   out += '[';
   for (const float x : vector) {
@@ -109,8 +109,8 @@ NANOVLLM_INLINE void append_numbers(std::string& out, std::span<const float> vec
 }
 
 /// A reply of object "list" up to its data, each an object as JSON text.
-NANOVLLM_INLINE std::string list_reply(const ReplyFrame& frame, std::string_view data,
-                                       const Json& usage) {
+NANOVLLM_SERVE_INLINE std::string list_reply(const ReplyFrame& frame, std::string_view data,
+                                             const Json& usage) {
   std::string out = frame.to_json().dump();
   out.pop_back();  // the closing brace
   out += ", \"data\": [";
@@ -121,7 +121,8 @@ NANOVLLM_INLINE std::string list_reply(const ReplyFrame& frame, std::string_view
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::string EmbeddingReply::whole(const OutputUpdate& update, const Usage& usage) {
+NANOVLLM_SERVE_INLINE std::string EmbeddingReply::whole(const OutputUpdate& update,
+                                                        const Usage& usage) {
   std::string data;
   for (std::size_t i = 0; i < update.choices.size(); ++i) {
     const std::vector<float>& hidden = update.choices[i].pooled;
@@ -144,7 +145,8 @@ NANOVLLM_INLINE std::string EmbeddingReply::whole(const OutputUpdate& update, co
   return detail::list_reply(frame_, data, usage_json(usage));
 }
 
-NANOVLLM_INLINE std::string ScoreReply::whole(const OutputUpdate& update, const Usage& usage) {
+NANOVLLM_SERVE_INLINE std::string ScoreReply::whole(const OutputUpdate& update,
+                                                    const Usage& usage) {
   std::vector<float> scores;
   for (const ChoiceUpdate& choice : update.choices) scores.push_back(reranker_.score_of(choice));
   if (is_reranking_) return reranking(scores, usage);
@@ -156,8 +158,8 @@ NANOVLLM_INLINE std::string ScoreReply::whole(const OutputUpdate& update, const 
   return detail::list_reply(frame_, data, usage_json(usage));
 }
 
-NANOVLLM_INLINE std::string ScoreReply::reranking(const std::vector<float>& scores,
-                                                  const Usage& usage) const {
+NANOVLLM_SERVE_INLINE std::string ScoreReply::reranking(const std::vector<float>& scores,
+                                                        const Usage& usage) const {
   std::vector<std::size_t> order(scores.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order,
@@ -179,4 +181,4 @@ NANOVLLM_INLINE std::string ScoreReply::reranking(const std::vector<float>& scor
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

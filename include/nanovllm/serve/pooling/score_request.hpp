@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/request/prompt_truncation.hpp"
 
@@ -51,7 +51,7 @@ struct ScoreRequest {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <limits>
 
@@ -65,8 +65,9 @@ namespace nanovllm::serve {
 namespace detail {
 
 /// A text, or a list of texts; where `has_objects`, also {"text": a text}.
-NANOVLLM_INLINE std::vector<std::string> read_texts(const RequestFields& body,
-                                                    const std::string& key, bool has_objects) {
+NANOVLLM_SERVE_INLINE std::vector<std::string> read_texts(const RequestFields& body,
+                                                          const std::string& key,
+                                                          bool has_objects) {
   const Json& value = body.required(key);
   if (value.is_string()) return {value.string()};
   if (!value.is_array()) wrong_field(key, "a string or a list of strings", value);
@@ -84,7 +85,7 @@ NANOVLLM_INLINE std::vector<std::string> read_texts(const RequestFields& body,
   return texts;
 }
 
-NANOVLLM_INLINE void read_common_fields(const RequestFields& body, ScoreRequest& request) {
+NANOVLLM_SERVE_INLINE void read_common_fields(const RequestFields& body, ScoreRequest& request) {
   request.model = body.string("model").value_or("");
   request.instruction = body.string("instruction");
   request.truncation = parse_truncation(body);
@@ -94,7 +95,7 @@ NANOVLLM_INLINE void read_common_fields(const RequestFields& body, ScoreRequest&
 
 }  // namespace detail
 
-NANOVLLM_INLINE ScoreRequest ScoreRequest::parse_score(const Json& json) {
+NANOVLLM_SERVE_INLINE ScoreRequest ScoreRequest::parse_score(const Json& json) {
   const RequestFields body(json);
   ScoreRequest request;
   detail::read_common_fields(body, request);
@@ -111,7 +112,7 @@ NANOVLLM_INLINE ScoreRequest ScoreRequest::parse_score(const Json& json) {
   return request;
 }
 
-NANOVLLM_INLINE ScoreRequest ScoreRequest::parse_rerank(const Json& json) {
+NANOVLLM_SERVE_INLINE ScoreRequest ScoreRequest::parse_rerank(const Json& json) {
   const RequestFields body(json);
   ScoreRequest request;
   detail::read_common_fields(body, request);
@@ -129,4 +130,4 @@ NANOVLLM_INLINE ScoreRequest ScoreRequest::parse_rerank(const Json& json) {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

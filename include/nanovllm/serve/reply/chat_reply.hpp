@@ -11,7 +11,7 @@
 #include "nanovllm/chat/chat_event.hpp"
 #include "nanovllm/chat/chat_parser.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/reply/reply_ids.hpp"
 #include "nanovllm/serve/reply/reply_writer.hpp"
@@ -87,7 +87,7 @@ class ChatReply final : public ReplyWriter {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <utility>
 
@@ -96,14 +96,14 @@ class ChatReply final : public ReplyWriter {
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE ChatReply::ChatReply(Setup setup)
+NANOVLLM_SERVE_INLINE ChatReply::ChatReply(Setup setup)
     : setup_(std::move(setup)), chunks_(setup_.common.frame, setup_.common.continuous_usage_stats) {
   choices_.reserve(setup_.common.num_choices);
   for (std::size_t i = 0; i < setup_.common.num_choices; ++i) choices_.emplace_back(setup_.parser);
 }
 
-NANOVLLM_INLINE void ChatReply::parse(std::vector<Delta>& deltas, Choice& choice,
-                                      const ChoiceUpdate& update) {
+NANOVLLM_SERVE_INLINE void ChatReply::parse(std::vector<Delta>& deltas, Choice& choice,
+                                            const ChoiceUpdate& update) {
   using Part = ReasoningParser::Part;
   const auto push = [&](std::size_t begin, std::size_t end) {
     const std::string_view piece = std::string_view(update.text).substr(begin, end - begin);
@@ -122,15 +122,15 @@ NANOVLLM_INLINE void ChatReply::parse(std::vector<Delta>& deltas, Choice& choice
   push(begin, update.text.size());
 }
 
-NANOVLLM_INLINE Usage ChatReply::detailed(Usage usage) const {
+NANOVLLM_SERVE_INLINE Usage ChatReply::detailed(Usage usage) const {
   if (setup_.parser.reasoning == Reasoning::none) return usage;
   usage.num_reasoning_tokens = 0;
   for (const Choice& choice : choices_) *usage.num_reasoning_tokens += choice.num_reasoning;
   return usage;
 }
 
-NANOVLLM_INLINE std::vector<ChatReply::Delta> ChatReply::read(Choice& choice,
-                                                              const ChoiceUpdate& update) {
+NANOVLLM_SERVE_INLINE std::vector<ChatReply::Delta> ChatReply::read(Choice& choice,
+                                                                    const ChoiceUpdate& update) {
   std::vector<Delta> deltas;
   choice.text_size += update.text.size();
   parse(deltas, choice, update);
@@ -152,8 +152,8 @@ NANOVLLM_INLINE std::vector<ChatReply::Delta> ChatReply::read(Choice& choice,
   return deltas;
 }
 
-NANOVLLM_INLINE void ChatReply::append_to(std::vector<Delta>& deltas, Choice& choice,
-                                          ChatEvent&& event) {
+NANOVLLM_SERVE_INLINE void ChatReply::append_to(std::vector<Delta>& deltas, Choice& choice,
+                                                ChatEvent&& event) {
   using Kind = ChatEvent::Kind;
   switch (event.kind) {
     case Kind::tool_call_begin:
@@ -178,7 +178,7 @@ NANOVLLM_INLINE void ChatReply::append_to(std::vector<Delta>& deltas, Choice& ch
   }
 }
 
-NANOVLLM_INLINE Json ChatReply::delta_json(const Delta& delta) {
+NANOVLLM_SERVE_INLINE Json ChatReply::delta_json(const Delta& delta) {
   switch (delta.kind) {
     case ChatEvent::Kind::reasoning:
       return Json::object({{"reasoning_content", delta.text}, {"reasoning", delta.text}});
@@ -197,18 +197,18 @@ NANOVLLM_INLINE Json ChatReply::delta_json(const Delta& delta) {
   return Json::object({{"tool_calls", Json::array({std::move(call)})}});
 }
 
-NANOVLLM_INLINE Json ChatReply::take_logprobs(Choice& choice) const {
+NANOVLLM_SERVE_INLINE Json ChatReply::take_logprobs(Choice& choice) const {
   if (!setup_.logprobs) return nullptr;
   return Json::object({{"content", std::exchange(choice.logprobs, Json::array())}});
 }
 
-NANOVLLM_INLINE Json ChatReply::stop_reason(const Choice& choice) const {
+NANOVLLM_SERVE_INLINE Json ChatReply::stop_reason(const Choice& choice) const {
   if (choice.finish_reason == "length") return nullptr;
   return setup_.common.stop_rules.reason(setup_.common.tokenizer, choice.token_ids,
                                          choice.text_size);
 }
 
-NANOVLLM_INLINE Json ChatReply::chunk_choice(std::size_t index, Json delta, bool ends) {
+NANOVLLM_SERVE_INLINE Json ChatReply::chunk_choice(std::size_t index, Json delta, bool ends) {
   Choice& choice = choices_[index];
   Json out = Json::object({{"index", index}, {"delta", std::move(delta)}});
   out["logprobs"] = choice.logprobs.empty() ? Json(nullptr) : take_logprobs(choice);
@@ -222,8 +222,9 @@ NANOVLLM_INLINE Json ChatReply::chunk_choice(std::size_t index, Json delta, bool
   return out;
 }
 
-NANOVLLM_INLINE void ChatReply::append_chunks(std::string& out, std::size_t index,
-                                              const ChoiceUpdate& update, const Usage& usage) {
+NANOVLLM_SERVE_INLINE void ChatReply::append_chunks(std::string& out, std::size_t index,
+                                                    const ChoiceUpdate& update,
+                                                    const Usage& usage) {
   Choice& choice = choices_[index];
   const std::vector<Delta> deltas = read(choice, update);
   const bool ends = is_ended_by_itself(update.finish_reason);
@@ -246,11 +247,11 @@ NANOVLLM_INLINE void ChatReply::append_chunks(std::string& out, std::size_t inde
     chunks_.append(out, chunk_choice(index, Json::object(), true), detailed(usage));
 }
 
-NANOVLLM_INLINE void ChatReply::append_end(std::string& out, const Usage& usage) {
+NANOVLLM_SERVE_INLINE void ChatReply::append_end(std::string& out, const Usage& usage) {
   if (setup_.common.include_usage) chunks_.append_usage(out, detailed(usage));
 }
 
-NANOVLLM_INLINE Json ChatReply::message_json(const std::vector<Delta>& deltas) {
+NANOVLLM_SERVE_INLINE Json ChatReply::message_json(const std::vector<Delta>& deltas) {
   std::string reasoning, content;
   Json calls = Json::array();
   for (const Delta& delta : deltas) {
@@ -275,7 +276,7 @@ NANOVLLM_INLINE Json ChatReply::message_json(const std::vector<Delta>& deltas) {
   return message;
 }
 
-NANOVLLM_INLINE std::string ChatReply::whole(const OutputUpdate& update, const Usage& usage) {
+NANOVLLM_SERVE_INLINE std::string ChatReply::whole(const OutputUpdate& update, const Usage& usage) {
   WholeFrame reply(setup_.common.frame);
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
@@ -299,4 +300,4 @@ NANOVLLM_INLINE std::string ChatReply::whole(const OutputUpdate& update, const U
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
@@ -89,7 +89,7 @@ class Generation {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
 #include <cstddef>
@@ -108,33 +108,34 @@ class Generation {
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE const std::string& Generation::model_name(const std::string& asked) const {
+NANOVLLM_SERVE_INLINE const std::string& Generation::model_name(const std::string& asked) const {
   if (asked.empty()) return config_.model_names.front();
   const auto found = std::find(config_.model_names.begin(), config_.model_names.end(), asked);
   if (found == config_.model_names.end()) throw ApiError::model_not_found(asked);
   return *found;
 }
 
-NANOVLLM_INLINE void Generation::refuse_queue() const {
+NANOVLLM_SERVE_INLINE void Generation::refuse_queue() const {
   throw ApiError(429, concat("the queue is full: ", max_sequences(),
                              " sequences are under way or waiting; try again later"));
 }
 
-NANOVLLM_INLINE void Generation::check_queue() const {
+NANOVLLM_SERVE_INLINE void Generation::check_queue() const {
   if (is_draining_) throw ApiError(503, "the server is shutting down");
   if (load_->num_unfinished + load_->counters.num_preparing >= max_sequences()) refuse_queue();
 }
 
-NANOVLLM_INLINE LoadShare Generation::admit(std::int64_t num_sequences) const {
+NANOVLLM_SERVE_INLINE LoadShare Generation::admit(std::int64_t num_sequences) const {
   if (is_draining_) throw ApiError(503, "the server is shutting down");
   auto share = LoadShare::take(load_, num_sequences, max_sequences());
   if (!share) refuse_queue();
   return std::move(*share);
 }
 
-NANOVLLM_INLINE void Generation::constrain(SamplingParams& params,
-                                           const OutputConstraint& constraint,
-                                           const std::string& field, const Effort& effort) const {
+NANOVLLM_SERVE_INLINE void Generation::constrain(SamplingParams& params,
+                                                 const OutputConstraint& constraint,
+                                                 const std::string& field,
+                                                 const Effort& effort) const {
   if (constraint.kind == OutputConstraint::Kind::none) return;
   if (!config_.constraints)
     throw ApiError(400, field + ": this server holds answers to no form", field);
@@ -188,8 +189,8 @@ std::shared_ptr<Exchange> Generation::submit(const Request& request, EngineExcha
   }
 }
 
-NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body,
-                                                           const Effort& effort) {
+NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body,
+                                                                 const Effort& effort) {
   auto request = ChatCompletionRequest::parse(parse_request_body(body));
   const char* object = request.stream ? "chat.completion.chunk" : "chat.completion";
   ChatReply::Setup reply{.common = reply_setup(request, "chatcmpl-", object),
@@ -231,8 +232,8 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body
                 share);
 }
 
-NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view body,
-                                                               const Effort& effort) {
+NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view body,
+                                                                     const Effort& effort) {
   auto request = CompletionRequest::parse(parse_request_body(body));
   if (effort.is_short && compiles(request.constraint)) return nullptr;
   SamplingParams& params = request.sampling;
@@ -280,4 +281,4 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view 
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/reply/pending_output.hpp"
@@ -62,7 +62,7 @@ class CompletionLogprobs {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
 #include <optional>
@@ -74,18 +74,18 @@ namespace nanovllm::serve {
 
 namespace detail {
 
-NANOVLLM_INLINE Json logprob_json(float logprob) {
+NANOVLLM_SERVE_INLINE Json logprob_json(float logprob) {
   return std::max(static_cast<double>(logprob), kLeastLogprob);
 }
 
-NANOVLLM_INLINE std::string token_name(const Tokenizer& tokenizer, TokenId token,
-                                       TokenNames names) {
+NANOVLLM_SERVE_INLINE std::string token_name(const Tokenizer& tokenizer, TokenId token,
+                                             TokenNames names) {
   return names == TokenNames::ids ? concat("token_id:", token) : token_text(tokenizer, token);
 }
 
 /// {"token", "logprob", "bytes"}
-NANOVLLM_INLINE Json token_json(const Tokenizer& tokenizer, TokenId token, float logprob,
-                                TokenNames names) {
+NANOVLLM_SERVE_INLINE Json token_json(const Tokenizer& tokenizer, TokenId token, float logprob,
+                                      TokenNames names) {
   Json bytes = Json::array();
   for (const char byte : tokenizer.token_bytes(token))
     bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
@@ -94,21 +94,21 @@ NANOVLLM_INLINE Json token_json(const Tokenizer& tokenizer, TokenId token, float
                        {"bytes", std::move(bytes)}});
 }
 
-NANOVLLM_INLINE std::int64_t num_characters(const std::string& text) {
+NANOVLLM_SERVE_INLINE std::int64_t num_characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(),
                        [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
 }
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::string token_text(const Tokenizer& tokenizer, TokenId token) {
+NANOVLLM_SERVE_INLINE std::string token_text(const Tokenizer& tokenizer, TokenId token) {
   std::string text;
   utf8::append_lossy(text, tokenizer.token_bytes(token));
   return text;
 }
 
-NANOVLLM_INLINE Json chat_logprobs(const Tokenizer& tokenizer, const TokenLogprobs& token,
-                                   std::int32_t num_top, TokenNames names) {
+NANOVLLM_SERVE_INLINE Json chat_logprobs(const Tokenizer& tokenizer, const TokenLogprobs& token,
+                                         std::int32_t num_top, TokenNames names) {
   Json out = detail::token_json(tokenizer, token.token_id, token.logprob, names);
   Json top = Json::array();
   const std::size_t count = std::min(token.top.size(), static_cast<std::size_t>(num_top));
@@ -118,8 +118,8 @@ NANOVLLM_INLINE Json chat_logprobs(const Tokenizer& tokenizer, const TokenLogpro
   return out;
 }
 
-NANOVLLM_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer, TokenId token,
-                                             Json logprob, Json top) {
+NANOVLLM_SERVE_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer, TokenId token,
+                                                   Json logprob, Json top) {
   offsets_.push_back(offset_);
   offset_ += detail::num_characters(token_text(tokenizer, token));
   logprobs_.push_back(std::move(logprob));
@@ -127,12 +127,13 @@ NANOVLLM_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer, TokenId
   top_.push_back(std::move(top));
 }
 
-NANOVLLM_INLINE void CompletionLogprobs::add_first(const Tokenizer& tokenizer, TokenId token) {
+NANOVLLM_SERVE_INLINE void CompletionLogprobs::add_first(const Tokenizer& tokenizer,
+                                                         TokenId token) {
   add(tokenizer, token, nullptr, nullptr);
 }
 
-NANOVLLM_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer,
-                                             const TokenLogprobs& token) {
+NANOVLLM_SERVE_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer,
+                                                   const TokenLogprobs& token) {
   // Different tokens may be written alike, when they are not UTF-8: the likelier counts.
   Json top = Json::object();
   const auto list = [&](TokenId id, float logprob) {
@@ -144,15 +145,15 @@ NANOVLLM_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer,
   add(tokenizer, token.token_id, detail::logprob_json(token.logprob), std::move(top));
 }
 
-NANOVLLM_INLINE Json CompletionLogprobs::to_json() const {
+NANOVLLM_SERVE_INLINE Json CompletionLogprobs::to_json() const {
   return Json::object({{"text_offset", offsets_},
                        {"token_logprobs", logprobs_},
                        {"tokens", tokens_},
                        {"top_logprobs", top_}});
 }
 
-NANOVLLM_INLINE Json prompt_logprobs_json(const Tokenizer& tokenizer,
-                                          const PromptLogprobs& prompt) {
+NANOVLLM_SERVE_INLINE Json prompt_logprobs_json(const Tokenizer& tokenizer,
+                                                const PromptLogprobs& prompt) {
   Json out = Json::array();
   for (const std::optional<TokenLogprobs>& token : prompt) {
     if (!token) {
@@ -177,4 +178,4 @@ NANOVLLM_INLINE Json prompt_logprobs_json(const Tokenizer& tokenizer,
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

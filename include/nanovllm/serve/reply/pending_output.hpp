@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/serve/service_load.hpp"
 
@@ -134,14 +134,14 @@ class PendingOutput {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
 #include <utility>
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE void ChoiceUpdate::clear() {
+NANOVLLM_SERVE_INLINE void ChoiceUpdate::clear() {
   text.clear();
   text_ends.clear();
   token_ids.clear();
@@ -151,7 +151,7 @@ NANOVLLM_INLINE void ChoiceUpdate::clear() {
   finish_reason = FinishReason::none;
 }
 
-NANOVLLM_INLINE ChoiceUpdate ChoiceUpdate::slice(std::size_t begin, std::size_t end) const {
+NANOVLLM_SERVE_INLINE ChoiceUpdate ChoiceUpdate::slice(std::size_t begin, std::size_t end) const {
   const bool is_last = end == text_ends.size();
   const std::size_t text_begin = begin == 0 ? 0 : text_ends[begin - 1];
   const std::size_t text_end = is_last ? text.size() : text_ends[end - 1];
@@ -169,7 +169,8 @@ NANOVLLM_INLINE ChoiceUpdate ChoiceUpdate::slice(std::size_t begin, std::size_t 
   return out;
 }
 
-NANOVLLM_INLINE PendingOutput::PendingOutput(const Setup& setup, std::shared_ptr<ServiceLoad> load)
+NANOVLLM_SERVE_INLINE PendingOutput::PendingOutput(const Setup& setup,
+                                                   std::shared_ptr<ServiceLoad> load)
     : setup_(setup),
       load_(std::move(load)),
       choices_(setup.num_prompts * setup.num_choices),
@@ -177,7 +178,7 @@ NANOVLLM_INLINE PendingOutput::PendingOutput(const Setup& setup, std::shared_ptr
       prompts_come_(setup.num_prompts),
       num_going_on_(setup.num_prompts) {}
 
-NANOVLLM_INLINE void PendingOutput::hear(std::size_t prompt, const TokenEvent& event) {
+NANOVLLM_SERVE_INLINE void PendingOutput::hear(std::size_t prompt, const TokenEvent& event) {
   std::function<void()> wake;
   {
     const std::lock_guard lock(mutex_);
@@ -195,7 +196,7 @@ NANOVLLM_INLINE void PendingOutput::hear(std::size_t prompt, const TokenEvent& e
   if (wake) call(std::move(wake));
 }
 
-NANOVLLM_INLINE void PendingOutput::call(std::function<void()> wake) {
+NANOVLLM_SERVE_INLINE void PendingOutput::call(std::function<void()> wake) {
   try {
     wake();
   } catch (...) {
@@ -205,7 +206,7 @@ NANOVLLM_INLINE void PendingOutput::call(std::function<void()> wake) {
   }
 }
 
-NANOVLLM_INLINE void PendingOutput::collect(std::size_t prompt, const TokenEvent& event) {
+NANOVLLM_SERVE_INLINE void PendingOutput::collect(std::size_t prompt, const TokenEvent& event) {
   const bool ends = event.finish_reason != FinishReason::none;
   if (event.token != nullptr && !setup_.drop_generated) ++num_generated_tokens_;
   if (is_cancelled_) return;
@@ -226,8 +227,8 @@ NANOVLLM_INLINE void PendingOutput::collect(std::size_t prompt, const TokenEvent
   has_update_ = has_update_ || ends || !event.text.empty() || event.logprobs != nullptr;
 }
 
-NANOVLLM_INLINE void PendingOutput::collect_completion(std::size_t choice,
-                                                       const Completion& completion) {
+NANOVLLM_SERVE_INLINE void PendingOutput::collect_completion(std::size_t choice,
+                                                             const Completion& completion) {
   num_generated_tokens_ += static_cast<std::int64_t>(completion.token_ids.size());
   if (is_cancelled_) return;
   choices_[choice] = {.text = completion.text,
@@ -238,7 +239,7 @@ NANOVLLM_INLINE void PendingOutput::collect_completion(std::size_t choice,
                       .finish_reason = completion.finish_reason};
 }
 
-NANOVLLM_INLINE void PendingOutput::end(std::size_t prompt, const Output& output) {
+NANOVLLM_SERVE_INLINE void PendingOutput::end(std::size_t prompt, const Output& output) {
   load_->num_unfinished.fetch_sub(setup_.num_sequences, std::memory_order_relaxed);
   --num_going_on_;
   num_cached_tokens_ += output.num_cached_tokens;
@@ -272,11 +273,11 @@ NANOVLLM_INLINE void PendingOutput::end(std::size_t prompt, const Output& output
   error_ = output.error;
 }
 
-NANOVLLM_INLINE bool PendingOutput::is_ready() const {
+NANOVLLM_SERVE_INLINE bool PendingOutput::is_ready() const {
   return is_over() || (setup_.is_stream && (has_update_ || !head_given_));
 }
 
-NANOVLLM_INLINE void PendingOutput::take(OutputUpdate& update) {
+NANOVLLM_SERVE_INLINE void PendingOutput::take(OutputUpdate& update) {
   update.choices.resize(choices_.size());
   for (ChoiceUpdate& choice : update.choices) choice.clear();
   const std::lock_guard lock(mutex_);
@@ -300,7 +301,7 @@ NANOVLLM_INLINE void PendingOutput::take(OutputUpdate& update) {
         std::exchange(prompt_logprobs_, decltype(prompt_logprobs_)(setup_.num_prompts));
 }
 
-NANOVLLM_INLINE void PendingOutput::notify(std::function<void()> wake) {
+NANOVLLM_SERVE_INLINE void PendingOutput::notify(std::function<void()> wake) {
   bool is_there = false;
   {
     const std::lock_guard lock(mutex_);
@@ -310,12 +311,12 @@ NANOVLLM_INLINE void PendingOutput::notify(std::function<void()> wake) {
   if (is_there) wake();  // else it is the one replaced, which is destroyed without the lock
 }
 
-NANOVLLM_INLINE void PendingOutput::mark_head() {
+NANOVLLM_SERVE_INLINE void PendingOutput::mark_head() {
   const std::lock_guard lock(mutex_);
   head_given_ = true;
 }
 
-NANOVLLM_INLINE bool PendingOutput::cancel(bool wakes) noexcept {
+NANOVLLM_SERVE_INLINE bool PendingOutput::cancel(bool wakes) noexcept {
   std::function<void()> wake;
   bool was_going_on = false;
   {
@@ -334,12 +335,12 @@ NANOVLLM_INLINE bool PendingOutput::cancel(bool wakes) noexcept {
   return was_going_on;
 }
 
-NANOVLLM_INLINE void PendingOutput::set_outcome(std::string outcome) {
+NANOVLLM_SERVE_INLINE void PendingOutput::set_outcome(std::string outcome) {
   const std::lock_guard lock(mutex_);
   if (outcome_.empty()) outcome_ = std::move(outcome);
 }
 
-NANOVLLM_INLINE PendingOutput::Summary PendingOutput::summary() const {
+NANOVLLM_SERVE_INLINE PendingOutput::Summary PendingOutput::summary() const {
   const std::lock_guard lock(mutex_);
   return {.num_generated_tokens = num_generated_tokens_,
           .num_cached_tokens = num_cached_tokens_,
@@ -349,4 +350,4 @@ NANOVLLM_INLINE PendingOutput::Summary PendingOutput::summary() const {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

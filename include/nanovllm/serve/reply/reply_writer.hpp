@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "nanovllm/core/finish_reason.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/reply/logprobs.hpp"
 #include "nanovllm/serve/reply/pending_output.hpp"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
@@ -40,14 +40,14 @@ struct StopRules {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE StopRules StopRules::of(const SamplingParams& params,
-                                        std::span<const TokenId> eos) {
+NANOVLLM_SERVE_INLINE StopRules StopRules::of(const SamplingParams& params,
+                                              std::span<const TokenId> eos) {
   StopRules out{.stop = params.stop,
                 .stop_token_ids = params.stop_token_ids,
                 .include_stop_str_in_output = params.include_stop_str_in_output,
@@ -56,9 +56,9 @@ NANOVLLM_INLINE StopRules StopRules::of(const SamplingParams& params,
   return out;
 }
 
-NANOVLLM_INLINE Json StopRules::reason(const std::optional<Tokenizer>& tokenizer,
-                                       std::span<const TokenId> tokens,
-                                       std::size_t text_size) const {
+NANOVLLM_SERVE_INLINE Json StopRules::reason(const std::optional<Tokenizer>& tokenizer,
+                                             std::span<const TokenId> tokens,
+                                             std::size_t text_size) const {
   if (tokens.empty()) return nullptr;
   const auto is_last = [&](const std::vector<TokenId>& ids) {
     return std::find(ids.begin(), ids.end(), tokens.back()) != ids.end();
@@ -78,4 +78,4 @@ NANOVLLM_INLINE Json StopRules::reason(const std::optional<Tokenizer>& tokenizer
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

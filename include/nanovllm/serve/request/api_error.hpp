@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::serve {
@@ -43,7 +43,7 @@ struct ApiError : RequestError {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <utility>
 
@@ -53,7 +53,7 @@ namespace nanovllm::serve {
 
 namespace detail {
 
-[[nodiscard]] NANOVLLM_INLINE std::string error_type(int status) {
+[[nodiscard]] NANOVLLM_SERVE_INLINE std::string error_type(int status) {
   if (status == 401) return "authentication_error";
   if (status == 429) return "rate_limit_error";
   return status >= 500 ? "server_error" : "invalid_request_error";
@@ -61,26 +61,26 @@ namespace detail {
 
 }  // namespace detail
 
-NANOVLLM_INLINE ApiError::ApiError(int http_status, const std::string& message,
-                                   std::optional<std::string> field, std::string error_code)
+NANOVLLM_SERVE_INLINE ApiError::ApiError(int http_status, const std::string& message,
+                                         std::optional<std::string> field, std::string error_code)
     : RequestError(message),
       status(http_status),
       type(detail::error_type(http_status)),
       param(std::move(field)),
       code(std::move(error_code)) {}
 
-NANOVLLM_INLINE ApiError ApiError::of(const RequestError& error) {
+NANOVLLM_SERVE_INLINE ApiError ApiError::of(const RequestError& error) {
   if (const auto* answer = dynamic_cast<const ApiError*>(&error)) return *answer;
   const auto* field = dynamic_cast<const FieldError*>(&error);
   return {400, error.what(), field != nullptr ? std::optional(field->field) : std::nullopt};
 }
 
-NANOVLLM_INLINE ApiError ApiError::model_not_found(std::string_view model) {
+NANOVLLM_SERVE_INLINE ApiError ApiError::model_not_found(std::string_view model) {
   return {404, concat("The model `", model, "` does not exist."), "model", "model_not_found"};
 }
 
-NANOVLLM_INLINE std::string in_own_name(std::string message, std::string_view name,
-                                        std::string_view own) {
+NANOVLLM_SERVE_INLINE std::string in_own_name(std::string message, std::string_view name,
+                                              std::string_view own) {
   const auto is_letter = [&](std::size_t i) {
     return i < message.size() && (message[i] == '_' || (message[i] >= 'a' && message[i] <= 'z'));
   };
@@ -92,7 +92,7 @@ NANOVLLM_INLINE std::string in_own_name(std::string message, std::string_view na
   return message;
 }
 
-NANOVLLM_INLINE Json ApiError::to_json() const {
+NANOVLLM_SERVE_INLINE Json ApiError::to_json() const {
   std::string message;
   utf8::append_lossy(message, what());
   Json error;
@@ -105,4 +105,4 @@ NANOVLLM_INLINE Json ApiError::to_json() const {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

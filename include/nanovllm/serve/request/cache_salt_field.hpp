@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
 namespace nanovllm::serve {
@@ -14,7 +14,7 @@ namespace nanovllm::serve {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <optional>
 
@@ -22,7 +22,7 @@ namespace nanovllm::serve {
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE std::string parse_cache_salt(const RequestFields& body) {
+NANOVLLM_SERVE_INLINE std::string parse_cache_salt(const RequestFields& body) {
   constexpr const char* kField = "cache_salt";
   const std::optional<std::string> salt = body.string(kField);
   if (!salt) return {};
@@ -35,4 +35,4 @@ NANOVLLM_INLINE std::string parse_cache_salt(const RequestFields& body) {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

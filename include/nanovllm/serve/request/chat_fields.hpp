@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "nanovllm/chat/chat_message.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
 namespace nanovllm::serve {
@@ -29,7 +29,7 @@ inline constexpr std::size_t kMaxMessages = 16384;
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
 #include <array>
@@ -42,7 +42,7 @@ namespace nanovllm::serve {
 
 namespace detail {
 
-NANOVLLM_INLINE std::string read_role(const RequestFields& message) {
+NANOVLLM_SERVE_INLINE std::string read_role(const RequestFields& message) {
   const std::string& role = string_at(message.required("role"), message.path("role"));
   if (role == "developer") return "system";
   constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
@@ -52,7 +52,7 @@ NANOVLLM_INLINE std::string read_role(const RequestFields& message) {
 }
 
 /// Throws RequestError unless `content` is a text or a list of parts that are.
-NANOVLLM_INLINE void check_content(const Json& content, const std::string& path) {
+NANOVLLM_SERVE_INLINE void check_content(const Json& content, const std::string& path) {
   if (content.is_string()) return;
   if (!content.is_array()) wrong_field(path, "a string or a list of text parts", content);
   for (std::size_t i = 0; i < content.size(); ++i) {
@@ -66,7 +66,7 @@ NANOVLLM_INLINE void check_content(const Json& content, const std::string& path)
 
 /// Arguments as templates print them. Text that is not an object stays as it is: a malformed call
 /// of a model does not end the conversation.
-NANOVLLM_INLINE Json read_arguments(const Json& value, const std::string& path) {
+NANOVLLM_SERVE_INLINE Json read_arguments(const Json& value, const std::string& path) {
   if (value.is_object()) return value;
   const std::string& text = string_at(value, path);
   if (text.empty()) return Json::object();
@@ -78,7 +78,7 @@ NANOVLLM_INLINE Json read_arguments(const Json& value, const std::string& path) 
   return value;
 }
 
-NANOVLLM_INLINE Json read_tool_calls(const Json& list, const std::string& path) {
+NANOVLLM_SERVE_INLINE Json read_tool_calls(const Json& list, const std::string& path) {
   if (!list.is_array()) wrong_field(path, "a list of tool calls", list);
   Json calls = list;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -93,7 +93,7 @@ NANOVLLM_INLINE Json read_tool_calls(const Json& list, const std::string& path) 
   return calls;
 }
 
-NANOVLLM_INLINE ChatMessage read_message(const Json& value, const std::string& path) {
+NANOVLLM_SERVE_INLINE ChatMessage read_message(const Json& value, const std::string& path) {
   const RequestFields fields(value, path);
   const std::string role = read_role(fields);
   if (!value.contains("content") && role != "assistant")
@@ -114,7 +114,7 @@ NANOVLLM_INLINE ChatMessage read_message(const Json& value, const std::string& p
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::vector<ChatMessage> parse_chat_messages(const RequestFields& body) {
+NANOVLLM_SERVE_INLINE std::vector<ChatMessage> parse_chat_messages(const RequestFields& body) {
   (void)body.required("messages");
   const Json& list = *body.list("messages", kMaxMessages);
   if (list.empty()) refuse_field("messages", "must not be empty");
@@ -126,7 +126,7 @@ NANOVLLM_INLINE std::vector<ChatMessage> parse_chat_messages(const RequestFields
   return messages;
 }
 
-NANOVLLM_INLINE ChatOptions parse_chat_options(const RequestFields& body) {
+NANOVLLM_SERVE_INLINE ChatOptions parse_chat_options(const RequestFields& body) {
   body.refuse("chat_template",
               "is not supported: conversations are rendered by the template of the model");
   ChatOptions options;
@@ -159,4 +159,4 @@ NANOVLLM_INLINE ChatOptions parse_chat_options(const RequestFields& body) {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "nanovllm/chat/chat_message.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
@@ -51,7 +51,7 @@ struct ChatCompletionRequest {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <limits>
 #include <utility>
@@ -69,7 +69,7 @@ namespace detail {
 
 /// Throws RequestError for fields of completions that a chat does not support, except their
 /// defaults, which clients may write out.
-NANOVLLM_INLINE void refuse_completion_fields(const RequestFields& body) {
+NANOVLLM_SERVE_INLINE void refuse_completion_fields(const RequestFields& body) {
   const auto refuse = [&](const char* name, bool is_default) {
     if (body.has(name) && !is_default)
       refuse_field(name, "is not supported in chats; /v1/completions has it");
@@ -82,7 +82,8 @@ NANOVLLM_INLINE void refuse_completion_fields(const RequestFields& body) {
     refuse(name, body.has(name) && *body.find(name) == Json(1));
 }
 
-NANOVLLM_INLINE void read_token_limits(const RequestFields& body, ChatCompletionRequest& request) {
+NANOVLLM_SERVE_INLINE void read_token_limits(const RequestFields& body,
+                                             ChatCompletionRequest& request) {
   // Both are checked, though max_completion_tokens wins.
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     const auto limit = body.integer(name, 1, std::numeric_limits<std::int32_t>::max());
@@ -91,7 +92,8 @@ NANOVLLM_INLINE void read_token_limits(const RequestFields& body, ChatCompletion
   if (request.max_tokens) request.sampling.max_tokens = *request.max_tokens;
 }
 
-NANOVLLM_INLINE void read_chat_logprobs(const RequestFields& body, ChatCompletionRequest& request) {
+NANOVLLM_SERVE_INLINE void read_chat_logprobs(const RequestFields& body,
+                                              ChatCompletionRequest& request) {
   request.logprobs = body.flag("logprobs");
   const auto top = body.integer("top_logprobs", 0, kMaxLogprobs).value_or(0);
   if (top > 0 && !request.logprobs)
@@ -104,7 +106,8 @@ NANOVLLM_INLINE void read_chat_logprobs(const RequestFields& body, ChatCompletio
 
 /// The tools and the form of the answer. Where calls may come and need not, they may come instead
 /// of an answer in the form; where they must, there is no such answer.
-NANOVLLM_INLINE void read_answer_form(const RequestFields& body, ChatCompletionRequest& request) {
+NANOVLLM_SERVE_INLINE void read_answer_form(const RequestFields& body,
+                                            ChatCompletionRequest& request) {
   OutputFormat format = parse_output_format(body);
   ToolFields tools = parse_tool_fields(body);
   if (tools.choice.kind == ToolChoice::Kind::automatic && !format.field.empty()) {
@@ -125,7 +128,7 @@ NANOVLLM_INLINE void read_answer_form(const RequestFields& body, ChatCompletionR
 
 }  // namespace detail
 
-NANOVLLM_INLINE ChatCompletionRequest ChatCompletionRequest::parse(const Json& json) {
+NANOVLLM_SERVE_INLINE ChatCompletionRequest ChatCompletionRequest::parse(const Json& json) {
   const RequestFields body(json);
   ChatCompletionRequest request;
   request.model = body.string("model").value_or("");
@@ -156,4 +159,4 @@ NANOVLLM_INLINE ChatCompletionRequest ChatCompletionRequest::parse(const Json& j
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

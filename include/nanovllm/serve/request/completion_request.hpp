@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
@@ -48,7 +48,7 @@ struct CompletionRequest {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <limits>
 #include <utility>
@@ -66,7 +66,7 @@ namespace detail {
 
 inline constexpr std::int32_t kDefaultMaxTokens = 16;
 
-NANOVLLM_INLINE void read_token_limit(const RequestFields& body, CompletionRequest& request) {
+NANOVLLM_SERVE_INLINE void read_token_limit(const RequestFields& body, CompletionRequest& request) {
   const auto limit = body.integer("max_tokens", 0, std::numeric_limits<std::int32_t>::max());
   request.sampling.max_tokens = static_cast<std::int32_t>(limit.value_or(kDefaultMaxTokens));
   if (limit != 0) return;
@@ -75,8 +75,8 @@ NANOVLLM_INLINE void read_token_limit(const RequestFields& body, CompletionReque
   request.sampling.max_tokens = 1;
 }
 
-NANOVLLM_INLINE void read_completion_logprobs(const RequestFields& body,
-                                              CompletionRequest& request) {
+NANOVLLM_SERVE_INLINE void read_completion_logprobs(const RequestFields& body,
+                                                    CompletionRequest& request) {
   const auto of_prompt = body.integer("prompt_logprobs", 0, kMaxLogprobs);
   if (of_prompt && request.echo)
     refuse_field("prompt_logprobs",
@@ -90,7 +90,8 @@ NANOVLLM_INLINE void read_completion_logprobs(const RequestFields& body,
   if (request.echo) request.sampling.prompt_logprobs = request.logprobs;
 }
 
-NANOVLLM_INLINE void check_streams(const RequestFields& body, const CompletionRequest& request) {
+NANOVLLM_SERVE_INLINE void check_streams(const RequestFields& body,
+                                         const CompletionRequest& request) {
   const auto samples = static_cast<std::size_t>(num_samples(request.sampling));
   const std::size_t sequences = request.prompts.size() * samples;
   if (sequences > kMaxCompletionSequences)
@@ -103,7 +104,7 @@ NANOVLLM_INLINE void check_streams(const RequestFields& body, const CompletionRe
 
 }  // namespace detail
 
-NANOVLLM_INLINE CompletionRequest CompletionRequest::parse(const Json& json) {
+NANOVLLM_SERVE_INLINE CompletionRequest CompletionRequest::parse(const Json& json) {
   const RequestFields body(json);
   CompletionRequest request;
   request.model = body.string("model").value_or("");
@@ -136,4 +137,4 @@ NANOVLLM_INLINE CompletionRequest CompletionRequest::parse(const Json& json) {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

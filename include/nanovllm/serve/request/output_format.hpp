@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
@@ -28,7 +28,7 @@ struct OutputFormat {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <utility>
 
@@ -39,7 +39,7 @@ namespace detail {
 using FormatKind = OutputConstraint::Kind;
 
 /// A JSON Schema: an object, or where vLLM takes one, its text.
-NANOVLLM_INLINE OutputConstraint json_format(const Json& value, const std::string& path) {
+NANOVLLM_SERVE_INLINE OutputConstraint json_format(const Json& value, const std::string& path) {
   if (value.is_object()) return {.kind = FormatKind::json_schema, .text = value.dump()};
   if (!value.is_string()) wrong_field(path, "a JSON Schema, an object or its text", value);
   Json schema;
@@ -53,22 +53,22 @@ NANOVLLM_INLINE OutputConstraint json_format(const Json& value, const std::strin
 }
 
 /// A regular expression or a grammar.
-NANOVLLM_INLINE OutputConstraint text_format(FormatKind kind, const Json& value,
-                                             const std::string& path) {
+NANOVLLM_SERVE_INLINE OutputConstraint text_format(FormatKind kind, const Json& value,
+                                                   const std::string& path) {
   const std::string& text = string_at(value, path);
   if (text.empty()) refuse_field(path, "must not be empty");
   return {.kind = kind, .text = text};
 }
 
-NANOVLLM_INLINE OutputConstraint regex_format(const Json& value, const std::string& path) {
+NANOVLLM_SERVE_INLINE OutputConstraint regex_format(const Json& value, const std::string& path) {
   return text_format(FormatKind::regex, value, path);
 }
 
-NANOVLLM_INLINE OutputConstraint grammar_format(const Json& value, const std::string& path) {
+NANOVLLM_SERVE_INLINE OutputConstraint grammar_format(const Json& value, const std::string& path) {
   return text_format(FormatKind::grammar, value, path);
 }
 
-NANOVLLM_INLINE OutputConstraint choice_format(const Json& value, const std::string& path) {
+NANOVLLM_SERVE_INLINE OutputConstraint choice_format(const Json& value, const std::string& path) {
   if (!value.is_array() || value.empty() || value.size() > kMaxChoices)
     wrong_field(path, concat("a list of 1 to ", kMaxChoices, " strings"), value);
   OutputConstraint constraint{.kind = FormatKind::choice};
@@ -109,7 +109,7 @@ class OneFormat {
   OutputFormat found_;
 };
 
-NANOVLLM_INLINE void read_response_format(const Json& value, OneFormat& format) {
+NANOVLLM_SERVE_INLINE void read_response_format(const Json& value, OneFormat& format) {
   const RequestFields fields(value, "response_format");
   const std::string& type = string_at(fields.required("type"), fields.path("type"));
   if (type == "text") return;
@@ -130,7 +130,7 @@ NANOVLLM_INLINE void read_response_format(const Json& value, OneFormat& format) 
   format.state(json_format(schema, inner.path("schema")), "response_format");
 }
 
-NANOVLLM_INLINE void read_structured_outputs(const Json& value, OneFormat& format) {
+NANOVLLM_SERVE_INLINE void read_structured_outputs(const Json& value, OneFormat& format) {
   const RequestFields fields(value, "structured_outputs");
   for (const char* name : {"structural_tag", "whitespace_pattern"})
     if (fields.has(name)) refuse_field(fields.path(name), "is not supported");
@@ -156,7 +156,7 @@ NANOVLLM_INLINE void read_structured_outputs(const Json& value, OneFormat& forma
 
 }  // namespace detail
 
-NANOVLLM_INLINE OutputFormat parse_output_format(const RequestFields& body) {
+NANOVLLM_SERVE_INLINE OutputFormat parse_output_format(const RequestFields& body) {
   detail::OneFormat format;
   if (const Json* value = body.find("response_format"))
     detail::read_response_format(*value, format);
@@ -171,4 +171,4 @@ NANOVLLM_INLINE OutputFormat parse_output_format(const RequestFields& body) {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

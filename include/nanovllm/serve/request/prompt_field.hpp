@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
@@ -18,14 +18,14 @@ namespace nanovllm::serve {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 namespace nanovllm::serve {
 
 namespace detail {
 
 /// A text or token ids, either not empty.
-NANOVLLM_INLINE Prompt read_prompt(const Json& value, const std::string& path) {
+NANOVLLM_SERVE_INLINE Prompt read_prompt(const Json& value, const std::string& path) {
   if (value.empty() || (value.is_string() && value.string().empty()))
     refuse_field(path, "must not be empty");
   if (value.is_string()) return value.string();
@@ -34,8 +34,9 @@ NANOVLLM_INLINE Prompt read_prompt(const Json& value, const std::string& path) {
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::vector<Prompt> parse_prompts(const RequestFields& body, const std::string& key,
-                                                  std::size_t max_prompts) {
+NANOVLLM_SERVE_INLINE std::vector<Prompt> parse_prompts(const RequestFields& body,
+                                                        const std::string& key,
+                                                        std::size_t max_prompts) {
   const Json& value = body.required(key);
   if (!value.is_string() && !value.is_array())
     wrong_field(key, "a string, a list of token ids, or a list of those", value);
@@ -59,4 +60,4 @@ NANOVLLM_INLINE std::vector<Prompt> parse_prompts(const RequestFields& body, con
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

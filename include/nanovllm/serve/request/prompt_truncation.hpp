@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
 namespace nanovllm::serve {
@@ -23,11 +23,11 @@ struct PromptTruncation {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE std::optional<PromptTruncation> parse_truncation(const RequestFields& body) {
+NANOVLLM_SERVE_INLINE std::optional<PromptTruncation> parse_truncation(const RequestFields& body) {
   constexpr const char* kField = "truncate_prompt_tokens";
   const auto value = body.integer(kField, -1, std::numeric_limits<std::int32_t>::max());
   if (!value) return {};
@@ -39,4 +39,4 @@ NANOVLLM_INLINE std::optional<PromptTruncation> parse_truncation(const RequestFi
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "nanovllm/core/number_range.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_values.hpp"
 
@@ -65,20 +65,20 @@ class RequestFields {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include "nanovllm/io/json_fields.hpp"
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE Json parse_request_body(std::string_view body) {
+NANOVLLM_SERVE_INLINE Json parse_request_body(std::string_view body) {
   Json json = parse_json(body, "the body");
   check<RequestError>(json.is_object(), "the body must be a JSON object, got ",
                       nanovllm::detail::shown(json));
   return json;
 }
 
-NANOVLLM_INLINE RequestFields::RequestFields(const Json& object, std::string path)
+NANOVLLM_SERVE_INLINE RequestFields::RequestFields(const Json& object, std::string path)
     : object_(object), path_(std::move(path)) {
   if (object.is_object()) return;
   if (!path_.empty()) wrong_field(path_, "an object", object);
@@ -86,41 +86,42 @@ NANOVLLM_INLINE RequestFields::RequestFields(const Json& object, std::string pat
       concat("the body must be a JSON object, got ", nanovllm::detail::shown(object)));
 }
 
-NANOVLLM_INLINE const Json& RequestFields::required(std::string_view key) const {
+NANOVLLM_SERVE_INLINE const Json& RequestFields::required(std::string_view key) const {
   const Json* found = find(key);
   if (found == nullptr) refuse_field(path(key), "is missing");
   return *found;
 }
 
-NANOVLLM_INLINE std::optional<bool> RequestFields::boolean(std::string_view key) const {
+NANOVLLM_SERVE_INLINE std::optional<bool> RequestFields::boolean(std::string_view key) const {
   const Json* value = find(key);
   if (value == nullptr) return {};
   if (!value->is_boolean()) wrong_field(path(key), "true or false", *value);
   return value->boolean();
 }
 
-NANOVLLM_INLINE std::optional<std::int64_t> RequestFields::integer(std::string_view key,
-                                                                   std::int64_t low,
-                                                                   std::int64_t high) const {
+NANOVLLM_SERVE_INLINE std::optional<std::int64_t> RequestFields::integer(std::string_view key,
+                                                                         std::int64_t low,
+                                                                         std::int64_t high) const {
   const Json* value = find(key);
   if (value == nullptr) return {};
   return integer_at(*value, path(key), low, high);
 }
 
-NANOVLLM_INLINE std::optional<float> RequestFields::number(std::string_view key,
-                                                           NumberRange range) const {
+NANOVLLM_SERVE_INLINE std::optional<float> RequestFields::number(std::string_view key,
+                                                                 NumberRange range) const {
   const Json* value = find(key);
   if (value == nullptr) return {};
   return number_at(*value, path(key), range);
 }
 
-NANOVLLM_INLINE std::optional<std::string> RequestFields::string(std::string_view key) const {
+NANOVLLM_SERVE_INLINE std::optional<std::string> RequestFields::string(std::string_view key) const {
   const Json* value = find(key);
   if (value == nullptr) return {};
   return string_at(*value, path(key));
 }
 
-NANOVLLM_INLINE const Json* RequestFields::list(std::string_view key, std::size_t max_size) const {
+NANOVLLM_SERVE_INLINE const Json* RequestFields::list(std::string_view key,
+                                                      std::size_t max_size) const {
   const Json* value = find(key);
   if (value == nullptr) return nullptr;
   if (!value->is_array()) wrong_field(path(key), "a list", *value);
@@ -132,4 +133,4 @@ NANOVLLM_INLINE const Json* RequestFields::list(std::string_view key, std::size_
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

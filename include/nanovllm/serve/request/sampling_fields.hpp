@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
@@ -31,7 +31,7 @@ void check_sampling(const RequestFields& body, const SamplingParams& params);
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
 #include <span>
@@ -51,23 +51,24 @@ inline constexpr std::string_view kBeamFields[] = {"best_of", "beam_width", "len
 inline constexpr std::string_view kOwnFields[] = {"max_tokens", "logprobs", "prompt_logprobs"};
 inline constexpr std::string_view kAbsentField = "logprob_token_ids";
 
-NANOVLLM_INLINE bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
+NANOVLLM_SERVE_INLINE bool is_one_of(std::span<const std::string_view> names,
+                                     std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-NANOVLLM_INLINE void read_field(const SamplingField& field, const RequestFields& body,
-                                SamplingParams& params) {
+NANOVLLM_SERVE_INLINE void read_field(const SamplingField& field, const RequestFields& body,
+                                      SamplingParams& params) {
   if (const Json* value = body.find(field.name))
     read_sampling_field(field, *value, body.path(field.name), params);
 }
 
 }  // namespace detail
 
-NANOVLLM_INLINE bool is_sampling_field_of(std::string_view name, bool is_chat) {
+NANOVLLM_SERVE_INLINE bool is_sampling_field_of(std::string_view name, bool is_chat) {
   return name != detail::kAbsentField && !(is_chat && detail::is_one_of(detail::kBeamFields, name));
 }
 
-NANOVLLM_INLINE SamplingParams parse_sampling(const RequestFields& body) {
+NANOVLLM_SERVE_INLINE SamplingParams parse_sampling(const RequestFields& body) {
   SamplingParams params;
   for (const SamplingField& field : kSamplingFields) {
     if (is_sampling_field_of(field.name, true) &&
@@ -79,7 +80,7 @@ NANOVLLM_INLINE SamplingParams parse_sampling(const RequestFields& body) {
   return params;
 }
 
-NANOVLLM_INLINE void parse_beam_search(const RequestFields& body, SamplingParams& params) {
+NANOVLLM_SERVE_INLINE void parse_beam_search(const RequestFields& body, SamplingParams& params) {
   for (const std::string_view name : detail::kBeamFields)
     detail::read_field(*find_sampling_field(name), body, params);
   if (!body.flag("use_beam_search")) return;
@@ -90,7 +91,7 @@ NANOVLLM_INLINE void parse_beam_search(const RequestFields& body, SamplingParams
   params.best_of.reset();
 }
 
-NANOVLLM_INLINE void check_sampling(const RequestFields& body, const SamplingParams& params) {
+NANOVLLM_SERVE_INLINE void check_sampling(const RequestFields& body, const SamplingParams& params) {
   try {
     validate(params);
   } catch (const RequestError& error) {
@@ -105,4 +106,4 @@ NANOVLLM_INLINE void check_sampling(const RequestFields& body, const SamplingPar
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

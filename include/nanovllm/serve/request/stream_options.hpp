@@ -1,7 +1,7 @@
 #pragma once
 /// The fields of streaming: `stream` and `stream_options`.
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
 namespace nanovllm::serve {
@@ -17,11 +17,11 @@ struct StreamOptions {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE StreamOptions parse_stream_options(const RequestFields& body) {
+NANOVLLM_SERVE_INLINE StreamOptions parse_stream_options(const RequestFields& body) {
   StreamOptions out{.stream = body.flag("stream")};
   const Json* value = body.find("stream_options");
   if (value == nullptr) return out;
@@ -34,4 +34,4 @@ NANOVLLM_INLINE StreamOptions parse_stream_options(const RequestFields& body) {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/io/json.hpp"
 
@@ -32,7 +32,7 @@ struct DetokenizeRequest {
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <utility>
 
@@ -42,7 +42,7 @@ struct DetokenizeRequest {
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE TokenizeRequest TokenizeRequest::parse(const Json& json) {
+NANOVLLM_SERVE_INLINE TokenizeRequest TokenizeRequest::parse(const Json& json) {
   const RequestFields body(json);
   TokenizeRequest request;
   request.model = body.string("model").value_or("");
@@ -58,7 +58,7 @@ NANOVLLM_INLINE TokenizeRequest TokenizeRequest::parse(const Json& json) {
   return request;
 }
 
-NANOVLLM_INLINE DetokenizeRequest DetokenizeRequest::parse(const Json& json) {
+NANOVLLM_SERVE_INLINE DetokenizeRequest DetokenizeRequest::parse(const Json& json) {
   const RequestFields body(json);
   DetokenizeRequest request;
   request.model = body.string("model").value_or("");
@@ -68,4 +68,4 @@ NANOVLLM_INLINE DetokenizeRequest DetokenizeRequest::parse(const Json& json) {
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES

@@ -27,13 +27,30 @@
 #endif
 #endif
 
+// The same for headers of grammar/ and serve/. nanovllm::nanovllm has no bodies of theirs, but
+// nanovllm::grammar and nanovllm::serve have: a program that links neither compiles what it uses.
+#if defined(NANOVLLM_LIBRARY) && !defined(NANOVLLM_GRAMMAR) && !defined(__CUDA_ARCH__)
+#define NANOVLLM_GRAMMAR_INLINE inline
+#define NANOVLLM_GRAMMAR_BODIES 1
+#else
+#define NANOVLLM_GRAMMAR_INLINE NANOVLLM_INLINE
+#define NANOVLLM_GRAMMAR_BODIES NANOVLLM_BODIES
+#endif
+#if defined(NANOVLLM_LIBRARY) && !defined(NANOVLLM_SERVE) && !defined(__CUDA_ARCH__)
+#define NANOVLLM_SERVE_INLINE inline
+#define NANOVLLM_SERVE_BODIES 1
+#else
+#define NANOVLLM_SERVE_INLINE NANOVLLM_INLINE
+#define NANOVLLM_SERVE_BODIES NANOVLLM_BODIES
+#endif
+
 /// At the end of a header: an instance of one of its templates that the library has compiled.
 ///
-///   NANOVLLM_PREBUILT_TEMPLATE(void rope(const RopeArgs<float>&, const Context&))
+///   NANOVLLM_COMPILED_TEMPLATE(void rope(const RopeArgs<float>&, const Context&))
 #if !defined(NANOVLLM_SEPARATE)
-#define NANOVLLM_PREBUILT_TEMPLATE(...)
-#elif defined(NANOVLLM_PREBUILT_TEMPLATES)  // in the one source file of these
-#define NANOVLLM_PREBUILT_TEMPLATE(...) template __VA_ARGS__;
+#define NANOVLLM_COMPILED_TEMPLATE(...)
+#elif defined(NANOVLLM_COMPILE_TEMPLATES)  // in the one source file of these
+#define NANOVLLM_COMPILED_TEMPLATE(...) template __VA_ARGS__;
 #else
-#define NANOVLLM_PREBUILT_TEMPLATE(...) extern template __VA_ARGS__;
+#define NANOVLLM_COMPILED_TEMPLATE(...) extern template __VA_ARGS__;
 #endif
