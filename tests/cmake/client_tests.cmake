@@ -25,8 +25,7 @@ function(nanovllm_client_test name python script)
     add_test(NAME programs/${name} COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh"
       "Boost, or Python with the packages of ${script}," "")
   endif()
-  set_tests_properties(programs/${name} PROPERTIES
-    LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 300 RUN_SERIAL ON)
+  set_tests_properties(programs/${name} PROPERTIES LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 300)
 endfunction()
 
 nanovllm_client_test(clients_openai "${NANOVLLM_CLIENT_PYTHON}" openai_client_test.py)
@@ -35,12 +34,15 @@ nanovllm_client_test(clients_cohere "${NANOVLLM_CLIENT_PYTHON}" cohere_client_te
 find_program(NANOVLLM_PYTHON python3)
 mark_as_advanced(NANOVLLM_PYTHON)
 nanovllm_client_test(clients_lm_eval "${NANOVLLM_PYTHON}" lm_eval_test.py)
+# These watch the clock.
+set_tests_properties(programs/clients_openai programs/clients_langchain PROPERTIES RUN_SERIAL ON)
 if(NOT NANOVLLM_TEST_ALL)
   return()
 endif()
 nanovllm_client_test(clients_router "${NANOVLLM_CLIENT_PYTHON}" router_test.py)
 nanovllm_client_test(clients_openapi "${NANOVLLM_CLIENT_PYTHON}" openapi_test.py)
 nanovllm_client_test(clients_soak "${NANOVLLM_PYTHON}" soak.py --seconds 10)
+set_tests_properties(programs/clients_router programs/clients_soak PROPERTIES RUN_SERIAL ON)
 
 add_test(NAME programs/deploy_files
   COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/deploy/check_deploy_files.sh" "${NANOVLLM_CLIENT_PYTHON}")

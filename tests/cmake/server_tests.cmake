@@ -4,6 +4,7 @@ if(NOT NANOVLLM_TEST_PACKAGING)
 endif()
 
 add_subdirectory("${PROJECT_SOURCE_DIR}/examples/server" "${PROJECT_BINARY_DIR}/examples/server")
+set_property(GLOBAL PROPERTY nanovllm_has_server ON)  # also where it has no target, without Boost
 
 find_program(NANOVLLM_PYTHON python3)
 mark_as_advanced(NANOVLLM_PYTHON)

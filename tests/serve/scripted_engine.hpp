@@ -42,6 +42,9 @@ class ScriptedEngine final : public AnyEngine {
 
   // ---- What a test sets ----
 
+  /// Before the first request.
+  void set_tokenizer(Tokenizer tokenizer) { text_.tokenizer = std::move(tokenizer); }
+
   /// The script of sample `sample` of the request that is submitted as the `index`-th.
   std::function<Script(std::size_t index, std::int32_t sample)> script =
       [](std::size_t, std::int32_t) { return Script{"Once upon a time."}; };

@@ -98,6 +98,8 @@ const std::vector<Field> kFields = {
     {"truncate_prompt_tokens", {"3", "-1", "0"}},
     {"priority", {"3"}},
     {"cache_salt", {"\"salt\""}},
+    {"add_special_tokens", {"true", "false", "0"}},
+    {"truncation_side", {"\"left\"", "\"right\""}},
     {"stream", {"true"}},
     {"stream_options", {"{\"include_usage\": true}"}},
     {"return_token_ids", {"true"}},

@@ -1,5 +1,7 @@
 // Fields of vLLM's requests that change an answer: each is served as vLLM does, or refused by name.
 
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -206,4 +208,162 @@ TEST_CASE("templates get documents, and completions refuse what is of chats", "[
   check_refused(served.complete(prompt + R"("chat_template": "{{ messages }}")"), "chat_template",
                 "completions");
   check_refused(served.complete(prompt + documents), "documents", "completions");
+}
+
+namespace {
+
+/// A service whose tokeniser adds a token before a text, as Llama 3's does, and one behind it.
+struct ServedWithTemplate : Served {
+  ServedWithTemplate() {
+    std::ifstream stream("examples/models/fairytale/tokenizer.json");
+    const std::string text(std::istreambuf_iterator<char>(stream), {});
+    Json file = parse_json(text);
+    file["post_processor"] = parse_json(R"({"type": "Sequence", "processors": [
+      {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true},
+      {"type": "TemplateProcessing",
+       "single": [{"SpecialToken": {"id": "<|im_start|>", "type_id": 0}},
+                  {"Sequence": {"id": "A", "type_id": 0}},
+                  {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}],
+       "pair": [], "special_tokens": {
+         "<|im_start|>": {"id": "<|im_start|>", "ids": [4092], "tokens": ["<|im_start|>"]},
+         "<|endoftext|>": {"id": "<|endoftext|>", "ids": [4091], "tokens": ["<|endoftext|>"]}}}]})");
+    engine.set_tokenizer(Tokenizer::from_json(file.dump()));
+  }
+  std::vector<TokenId> tokenize(const std::string& target, const std::string& fields) {
+    const Json reply = parse_json(post(target, fields).body);
+    INFO(reply.dump());
+    std::vector<TokenId> ids;
+    for (const Json& id : reply["tokens"]) ids.push_back(id.get<TokenId>());
+    CHECK(reply["count"] == ids.size());
+    return ids;
+  }
+};
+
+std::vector<TokenId> wrapped(std::vector<TokenId> ids) {
+  ids.insert(ids.begin(), 4092);
+  ids.push_back(4091);
+  return ids;
+}
+
+const std::string kYes = R"(, "add_special_tokens": true)";
+const std::string kNo = R"(, "add_special_tokens": false)";
+
+}  // namespace
+
+TEST_CASE("add_special_tokens: texts have them unless false, conversations if true", "[serve]") {
+  ServedWithTemplate served;
+  const std::string prompt = R"("prompt": "Once upon")";
+  const std::vector<TokenId> text = served.engine.text().tokenizer->encode("Once upon");
+  SECTION("/tokenize") {
+    for (const char* target : {"/tokenize", "/v1/tokenize"}) {
+      CHECK(served.tokenize(target, prompt + kNo) == text);
+      CHECK(served.tokenize(target, prompt + kYes) == wrapped(text));
+      CHECK(served.tokenize(target, prompt) == wrapped(text));
+      CHECK(served.tokenize(target, prompt + R"(, "add_special_tokens": null)") == wrapped(text));
+      const std::vector<TokenId> chat = served.tokenize(target, kChat);
+      CHECK(chat.front() == 4092);  // the template's own
+      CHECK(chat.back() != 4091);
+      CHECK(served.tokenize(target, kChat + kNo) == chat);
+      CHECK(served.tokenize(target, kChat + kYes) == wrapped(chat));
+    }
+  }
+  SECTION("/v1/completions") {
+    (void)served.complete(prompt);
+    CHECK(served.engine.last_prompt() == wrapped(text));
+    (void)served.complete(prompt + kYes);
+    CHECK(served.engine.last_prompt() == wrapped(text));
+    const Json reply = served.complete(prompt + kNo);
+    CHECK(served.engine.last_prompt() == text);
+    CHECK(reply["usage"]["prompt_tokens"] == text.size());
+    (void)served.complete(R"("prompt": [5, 6])" + kYes);  // ids are the client's own
+    CHECK(served.engine.last_prompt() == std::vector<TokenId>{5, 6});
+    (void)served.complete(prompt + kYes + R"(, "truncate_prompt_tokens": 3)");
+    CHECK(served.engine.last_prompt() == wrapped({text.back()}));
+    (void)served.complete(prompt + kNo + R"(, "truncate_prompt_tokens": 1)");
+    CHECK(served.engine.last_prompt() == std::vector<TokenId>{text.back()});
+  }
+  SECTION("/v1/chat/completions") {
+    (void)served.chat(R"("max_tokens": 4)");
+    const std::vector<TokenId> chat = served.engine.last_prompt();
+    CHECK(chat == served.tokenize("/tokenize", kChat));
+    (void)served.chat(R"("max_tokens": 4)" + kNo);
+    CHECK(served.engine.last_prompt() == chat);
+    const Json reply = served.chat(R"("max_tokens": 4)" + kYes);
+    CHECK(served.engine.last_prompt() == wrapped(chat));
+    CHECK(reply["usage"]["prompt_tokens"] == chat.size() + 2);
+  }
+}
+
+TEST_CASE("add_special_tokens without such tokens, and of a wrong type", "[serve]") {
+  Served served;
+  const auto tokens = [&](const std::string& fields) {
+    return parse_json(served.post("/tokenize", fields).body)["tokens"];
+  };
+  CHECK(tokens(R"("prompt": "Once upon")" + kYes) == tokens(R"("prompt": "Once upon")" + kNo));
+  CHECK(tokens(kChat + kYes) == tokens(kChat));
+  for (const char* value : {"1", "\"false\"", "[true]", "{}"}) {
+    const std::string field = std::string(R"("add_special_tokens": )") + value;
+    const std::string says = "add_special_tokens must be true or false, got";
+    check_refused(served.chat(field), "add_special_tokens", says);
+    check_refused(served.complete(R"("prompt": "A", )" + field), "add_special_tokens", says);
+    for (const std::string& body : {kChat, std::string(R"("prompt": "A")")}) {
+      const HttpReply reply = served.post("/tokenize", body + ", " + field);
+      CHECK(reply.head.status == 400);
+      check_refused(parse_json(reply.body), "add_special_tokens", says);
+    }
+  }
+}
+
+TEST_CASE("/detokenize has special tokens unless they are to be skipped", "[serve]") {
+  Served served;
+  const auto text = [&](const std::string& fields) {
+    return parse_json(served.post("/detokenize", R"("tokens": [4092, 40, 4091])" + fields).body);
+  };
+  const std::string letter = served.engine.text().tokenizer->decode(std::vector<TokenId>{40});
+  CHECK(text("")["prompt"] == "<|im_start|>" + letter + "<|endoftext|>");
+  CHECK(text(R"(, "skip_special_tokens": false)") == text(""));
+  CHECK(text(R"(, "skip_special_tokens": true)")["prompt"] == letter);
+  check_refused(text(R"(, "skip_special_tokens": 1)"), "skip_special_tokens", "true or false");
+}
+
+TEST_CASE("fields of vLLM that would change an answer are refused by name", "[serve]") {
+  Served served;
+  // A field, values that ask for nothing, and one that asks for something.
+  struct Row {
+    const char* field;
+    std::vector<const char*> idle;
+    const char* asked;
+  };
+  const std::vector<Row> table = {{"truncation_side", {R"("left")"}, R"("right")"},
+                                  {"padding", {R"("do_not_pad")"}, R"("max_length")"},
+                                  {"audio", {}, R"({"voice": "alloy"})"},
+                                  {"modalities", {R"(["text"])"}, R"(["text", "audio"])"},
+                                  {"web_search_options", {}, "{}"},
+                                  {"prompt_embeds", {}, R"("AAAA")"},
+                                  {"include_reasoning", {"true"}, "false"},
+                                  {"thinking_token_budget", {"-1"}, "100"},
+                                  {"logprob_token_ids", {"[]"}, "[5]"},
+                                  {"logits_processors", {"[]"}, R"(["a.B"])"},
+                                  {"vllm_xargs", {"{}"}, R"({"a": 1})"},
+                                  {"kv_transfer_params", {"{}"}, R"({"do_remote_decode": true})"},
+                                  {"ec_transfer_params", {"{}"}, R"({"a": 1})"},
+                                  {"repetition_detection", {}, R"({"max_pattern_size": 3})"},
+                                  {"watermarking", {"false"}, "true"},
+                                  {"return_prompt_text", {"false"}, "true"},
+                                  {"guided_whitespace_pattern", {}, R"(" ?")"}};
+  for (const Row& row : table) {
+    const std::string name = std::string("\"") + row.field + "\": ";
+    check_refused(served.chat(name + row.asked), row.field, row.field);
+    check_refused(served.complete(R"("prompt": "A", )" + name + row.asked), row.field, row.field);
+    std::vector<const char*> idle = row.idle;
+    idle.push_back("null");
+    for (const char* value : idle) {
+      INFO(name << value);
+      CHECK_FALSE(served.chat(name + value).contains("error"));
+      CHECK_FALSE(served.complete(R"("prompt": "A", )" + name + value).contains("error"));
+    }
+  }
+  check_refused(
+      served.chat(R"("structured_outputs": {"json": {}, "disable_additional_properties": true})"),
+      "structured_outputs.disable_additional_properties", "additionalProperties");
 }

@@ -38,11 +38,12 @@ namespace nanovllm::serve {
     const AnyEngine& engine, const std::optional<PromptTruncation>& truncation,
     std::int32_t max_tokens);
 
-/// The tokens of a prompt, its last `num_kept` if that is set. Those that the tokeniser adds to a
-/// text are among them. Throws ApiError (400) that names `field`; if there are too many, with the
-/// code context_length_exceeded and both numbers. Throws Cancelled soon after a request to stop.
+/// The tokens of a prompt, its last `num_kept` if that is set. With `add_special_tokens` those that
+/// the tokeniser adds to a text are among them, also around the text of a conversation; token ids
+/// stay as they are. Throws ApiError (400) that names `field`; if there are too many, with the code
+/// context_length_exceeded and both numbers. Throws Cancelled soon after a request to stop.
 [[nodiscard]] std::vector<TokenId> prompt_tokens(const AnyEngine& engine, const Prompt& prompt,
-                                                 std::string_view field,
+                                                 bool add_special_tokens, std::string_view field,
                                                  std::optional<std::size_t> num_kept,
                                                  const std::stop_token& stop);
 
@@ -157,11 +158,9 @@ NANOVLLM_SERVE_INLINE std::optional<std::size_t> num_kept_tokens(
   return static_cast<std::size_t>(*truncation->num_tokens);
 }
 
-NANOVLLM_SERVE_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine,
-                                                         const Prompt& prompt,
-                                                         std::string_view field,
-                                                         std::optional<std::size_t> num_kept,
-                                                         const std::stop_token& stop) {
+NANOVLLM_SERVE_INLINE std::vector<TokenId> prompt_tokens(
+    const AnyEngine& engine, const Prompt& prompt, bool add_special_tokens, std::string_view field,
+    std::optional<std::size_t> num_kept, const std::stop_token& stop) {
   const std::int64_t total = engine.max_total_tokens();
   std::vector<TokenId> tokens;
   SequenceTemplate added;
@@ -174,8 +173,7 @@ NANOVLLM_SERVE_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine
     }
     tokens = detail::encode_text(engine, prompt_text(engine.text(), prompt, field), field,
                                  num_kept.has_value(), stop);
-    if (std::holds_alternative<std::string>(prompt))
-      added = engine.text().tokenizer->sequence_template();
+    if (add_special_tokens) added = engine.text().tokenizer->sequence_template();
   }
   if (num_kept && added.size() > *num_kept) {
     refuse_field("truncate_prompt_tokens",

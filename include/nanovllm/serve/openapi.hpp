@@ -85,6 +85,7 @@ inline constexpr std::string_view kPromptProperties = R"({
 
 inline constexpr std::string_view kGenerationProperties = R"({
   "stream": {"type": "boolean"},
+  "add_special_tokens": {"type": "boolean"},
   "stream_options": {"$ref": "#/components/schemas/StreamOptions"},
   "response_format": {"$ref": "#/components/schemas/ResponseFormat"},
   "return_token_ids": {"type": "boolean"},
@@ -133,15 +134,18 @@ inline constexpr std::string_view kEmbeddingProperties = R"({
   "input": {"$ref": "#/components/schemas/Prompt"},
   "encoding_format": {"enum": ["float", "base64"]},
   "dimensions": {"type": "integer", "minimum": 1},
-  "normalize": {"type": "boolean"}})";
+  "normalize": {"type": "boolean"},
+  "add_special_tokens": {"type": "boolean"}})";
 
 inline constexpr std::string_view kTokenizeProperties = R"({
   "prompt": {"type": "string"},
   "messages": {"type": "array", "items": {"type": "object"}},
+  "add_special_tokens": {"type": "boolean"},
   "return_token_strs": {"type": "boolean"}})";
 
 inline constexpr std::string_view kDetokenizeProperties = R"({
-  "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}})";
+  "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+  "skip_special_tokens": {"type": "boolean"}})";
 
 inline constexpr BodySchema kBodySchemas[] = {
     {BodyKind::chat, "ChatCompletionRequest", kChatProperties, R"(["messages"])",

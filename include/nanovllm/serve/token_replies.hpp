@@ -57,7 +57,7 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> answer_tokenize(const AnyEngine&
       prompt_text(engine.text(), request.prompt, is_text ? "prompt" : "messages");
   const Tokenizer& tokenizer = tokenizer_of(engine);
   constexpr auto kAll = std::size_t(-1);
-  const std::vector<TokenId> tokens = is_text
+  const std::vector<TokenId> tokens = request.add_special_tokens
                                           ? tokenizer.encode_with_template(text, kAll, effort.stop)
                                           : tokenizer.encode(text, kAll, effort.stop);
   Json reply = Json::object({{"count", tokens.size()},
@@ -86,8 +86,9 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> answer_detokenize(const AnyEngin
       refuse_field(element_path("tokens", i),
                    concat("must be the id of a token, got ", request.tokens[i]));
   }
-  return json_reply("detokenize",
-                    Json::object({{"prompt", tokenizer.decode(request.tokens, false)}}));
+  return json_reply(
+      "detokenize",
+      Json::object({{"prompt", tokenizer.decode(request.tokens, request.skip_special_tokens)}}));
 }
 
 }  // namespace nanovllm::serve

@@ -127,6 +127,11 @@ TEST_CASE("embeddings are the engine's in every form", "[serve][pooling]") {
     REQUIRE(one.size() == 1);
     CHECK(std::abs(one[0][5] - expected[0][5]) <= 1e-6f);
   }
+  const Json bare = served.ask("/v1/embeddings", R"("input": "Once", "add_special_tokens": false)");
+  const std::vector<TokenId> bare_ids = served.engine.tokenizer().encode("Once");
+  CHECK(bare["usage"]["prompt_tokens"] == Json(bare_ids.size()));
+  CHECK(vectors_of(bare) ==
+        vectors_of(served.ask("/v1/embeddings", R"("input": )" + Json(bare_ids).dump())));
   const auto few = vectors_of(served.ask("/v1/embeddings", two + R"(, "dimensions": 32)"));
   CHECK(few[1].size() == 32);
   CHECK(std::abs(few[1][3] - served.engine.embed("There was once a clockmaker.",
@@ -253,7 +258,9 @@ TEST_CASE("what cannot be embedded or scored is refused by its field", "[serve][
   refused(R"("input": "a", "encoding_format": "hex")", "encoding_format", "got 'hex'");
   refused(R"("input": "a", "dimensions": 0)", "dimensions", "an integer in [1, ");
   refused(R"("input": "a", "dimensions": 257)", "dimensions", "must be at most 256, got 257");
-  refused(R"("input": "a", "add_special_tokens": false)", "add_special_tokens", "must be true");
+  refused(R"("input": "a", "add_special_tokens": 0)", "add_special_tokens", "true or false");
+  refused(R"("input": "a", "truncation_side": "right")", "truncation_side", "can only be 'left'");
+  refused(R"("input": "a", "endianness": "big")", "endianness", "must be 'little'");
   refused(R"("input": "a", "embed_dtype": "float16")", "embed_dtype", "must be 'float32'");
   refused(concat(R"("input": ")", text, '"'), "input", "maximum context length is 256");
   refused(R"("input": "a", "truncate_prompt_tokens": 0)", "truncate_prompt_tokens", "got 0");
@@ -270,6 +277,8 @@ TEST_CASE("what cannot be embedded or scored is refused by its field", "[serve][
   unscored(R"("text_1": ["a", "b"], "text_2": ["a", "b", "c"])", "text_2", "got 3");
   unscored(R"("text_1": "a", "text_2": [1])", "text_2[0]", "must be a string, got 1");
   unscored(R"("text_1": "a", "text_2": [])", "text_2", "must not be empty");
+  unscored(R"("text_1": "a", "text_2": "b", "use_activation": false)", "use_activation",
+           "can only be true");
   unscored(concat(R"("text_1": "a", "text_2": ["b", ")", text, R"("])"), "text_2[1]", "maximum");
   unscored(R"("text_1": "a", "text_2": "b", "truncate_prompt_tokens": 9)", "truncate_prompt_tokens",
            "one more than the template has, got 9");

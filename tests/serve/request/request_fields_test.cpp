@@ -251,7 +251,8 @@ const std::string kFullChat = R"({"model": "m", "messages": [
   "bad_words": ["b"], "allowed_token_ids": [1, 2], "logprobs": true, "top_logprobs": 2,
   "ignore_eos": false, "skip_special_tokens": true, "include_stop_str_in_output": false,
   "priority": 1, "stream": true, "stream_options": {"include_usage": true},
-  "chat_template_kwargs": {"enable_thinking": true}, "reasoning_effort": "low", "user": "u"})";
+  "chat_template_kwargs": {"enable_thinking": true}, "reasoning_effort": "low", "user": "u",
+  "add_special_tokens": true, "include_reasoning": true, "vllm_xargs": {}})";
 const std::string kFullCompletion = R"({"model": "m", "prompt": [[1, 2], [3]], "n": 2, "echo": true,
   "max_tokens": 0, "logprobs": 2, "stop": "x", "suffix": "", "best_of": 2, "use_beam_search": false,
   "length_penalty": 1, "early_stopping": false, "structured_outputs": {"choice": ["a", "b"]},

@@ -24,6 +24,7 @@ struct EmbeddingRequest {
   bool base64 = false;                      ///< else the vectors are lists of numbers
   std::optional<std::size_t> dimensions{};  ///< 1 or more
   bool normalize = true;
+  bool add_special_tokens = true;                ///< those that the tokeniser adds to a text
   std::optional<PromptTruncation> truncation{};  ///< unset: an input that is too long is refused
   std::string cache_salt{};                      ///< as Prompt has it
   std::int32_t priority = 0;                     ///< as SamplingParams has it
@@ -42,6 +43,7 @@ struct EmbeddingRequest {
 #include "nanovllm/serve/request/priority_field.hpp"
 #include "nanovllm/serve/request/prompt_field.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
+#include "nanovllm/serve/request/unserved_fields.hpp"
 
 namespace nanovllm::serve {
 
@@ -58,10 +60,9 @@ NANOVLLM_SERVE_INLINE EmbeddingRequest EmbeddingRequest::parse(const Json& json)
           body.integer("dimensions", 1, std::numeric_limits<std::int32_t>::max()))
     request.dimensions = static_cast<std::size_t>(*dimensions);
   request.normalize = body.flag("normalize", body.flag("use_activation", true));
-  if (!body.flag("add_special_tokens", true))
-    refuse_field("add_special_tokens", "must be true; send token ids to have none added");
-  if (const auto type = body.string("embed_dtype"); type && *type != "float32")
-    refuse_field("embed_dtype", concat("must be 'float32', got '", *type, "'"));
+  refuse_unserved(body, kUnservedOfPrompts);
+  refuse_unserved(body, kUnservedOfEmbeddings);
+  request.add_special_tokens = body.flag("add_special_tokens", true);
   request.truncation = parse_truncation(body);
   request.cache_salt = parse_cache_salt(body);
   request.priority = parse_priority(body);

@@ -75,7 +75,8 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_embedding(AnyEngine& engin
   std::vector<std::vector<TokenId>> prompts;
   for (const Prompt& input : request.inputs) {
     effort.check_stop();
-    prompts.push_back(prompt_tokens(engine, input, "input", num_kept, effort.stop));
+    prompts.push_back(
+        prompt_tokens(engine, input, request.add_special_tokens, "input", num_kept, effort.stop));
   }
   // The reply cuts and scales.
   const SamplingParams params =
@@ -119,8 +120,8 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_scoring(
                                   ? request.documents_field
                                   : element_path(request.documents_field, i);
     prompts.push_back(prompt_tokens(
-        engine, reranker.prompt(request.query_of(i), request.documents[i], effort.stop), field, {},
-        effort.stop));
+        engine, reranker.prompt(request.query_of(i), request.documents[i], effort.stop), false,
+        field, {}, effort.stop));
   }
   const EngineExchange::Setup setup{.kind = kind, .cache_salt = request.cache_salt};
   const SamplingParams params = reranker.params();

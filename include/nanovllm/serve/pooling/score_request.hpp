@@ -59,6 +59,7 @@ struct ScoreRequest {
 #include "nanovllm/serve/request/cache_salt_field.hpp"
 #include "nanovllm/serve/request/priority_field.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
+#include "nanovllm/serve/request/unserved_fields.hpp"
 
 namespace nanovllm::serve {
 
@@ -87,6 +88,8 @@ NANOVLLM_SERVE_INLINE std::vector<std::string> read_texts(const RequestFields& b
 
 NANOVLLM_SERVE_INLINE void read_common_fields(const RequestFields& body, ScoreRequest& request) {
   request.model = body.string("model").value_or("");
+  refuse_unserved(body, kUnservedOfPrompts);
+  refuse_unserved(body, kUnservedOfScores);
   request.instruction = body.string("instruction");
   request.truncation = parse_truncation(body);
   request.cache_salt = parse_cache_salt(body);

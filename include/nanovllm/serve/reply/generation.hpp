@@ -213,7 +213,7 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_vie
       num_kept_tokens(engine_, request.truncation, request.max_tokens.value_or(1));
   prompts[0] =
       prompt_tokens(engine_, ChatPrompt{std::move(request.messages), std::move(request.options)},
-                    "messages", num_kept, effort.stop);
+                    request.add_special_tokens, "messages", num_kept, effort.stop);
   const auto num_prompt_tokens = static_cast<std::int64_t>(prompts[0].size());
   if (request.max_tokens) check_max_tokens(engine_, prompts[0].size(), *request.max_tokens);
   const std::int64_t left = std::min<std::int64_t>(engine_.max_total_tokens() - num_prompt_tokens,
@@ -256,7 +256,8 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::complete(std::string
   std::vector<std::vector<TokenId>> prompts;
   for (const Prompt& prompt : request.prompts) {
     effort.check_stop();
-    prompts.push_back(prompt_tokens(engine_, prompt, "prompt", num_kept, effort.stop));
+    prompts.push_back(prompt_tokens(engine_, prompt, request.add_special_tokens, "prompt", num_kept,
+                                    effort.stop));
     if (!request.prompt_only) check_max_tokens(engine_, prompts.back().size(), params.max_tokens);
     if (!request.echo) continue;
     const bool is_cut = num_kept == prompts.back().size();

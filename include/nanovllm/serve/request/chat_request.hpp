@@ -30,7 +30,8 @@ struct ChatCompletionRequest {
   SamplingParams sampling{};
   std::optional<std::int32_t> max_tokens{};      ///< max_completion_tokens, else max_tokens
   std::optional<PromptTruncation> truncation{};  ///< unset: a prompt that is too long is refused
-  std::string cache_salt{};                      ///< as Prompt has it
+  bool add_special_tokens = false;  ///< those that the tokeniser adds, around the template's text
+  std::string cache_salt{};         ///< as Prompt has it
   /// Of response_format, structured_outputs, guided_* or the tools. tool_call_format and
   /// after_reasoning, which depend on the model, are as a constraint has them at first.
   OutputConstraint constraint{};
@@ -62,6 +63,7 @@ struct ChatCompletionRequest {
 #include "nanovllm/serve/request/request_fields.hpp"
 #include "nanovllm/serve/request/sampling_fields.hpp"
 #include "nanovllm/serve/request/stream_options.hpp"
+#include "nanovllm/serve/request/unserved_fields.hpp"
 
 namespace nanovllm::serve {
 
@@ -136,8 +138,11 @@ NANOVLLM_SERVE_INLINE ChatCompletionRequest ChatCompletionRequest::parse(const J
   request.options = parse_chat_options(body);
   request.sampling = parse_sampling(body);
   detail::refuse_completion_fields(body);
+  refuse_unserved(body, kUnservedOfPrompts);
+  refuse_unserved(body, kUnservedOfGeneration);
   detail::read_token_limits(body, request);
   request.truncation = parse_truncation(body);
+  request.add_special_tokens = body.flag("add_special_tokens");
   request.cache_salt = parse_cache_salt(body);
   detail::read_chat_logprobs(body, request);
   detail::read_answer_form(body, request);

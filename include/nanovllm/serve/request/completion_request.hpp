@@ -34,6 +34,7 @@ struct CompletionRequest {
   /// the engine takes, and the generated token is left out of the reply.
   bool prompt_only = false;
   std::optional<PromptTruncation> truncation{};  ///< unset: a prompt that is too long is refused
+  bool add_special_tokens = true;                ///< those that the tokeniser adds to a text
   std::string cache_salt{};                      ///< as Prompt has it
   std::optional<std::int32_t> logprobs{};
   bool stream = false;                  ///< never of samples that are chosen from, nor of beams
@@ -59,6 +60,7 @@ struct CompletionRequest {
 #include "nanovllm/serve/request/request_fields.hpp"
 #include "nanovllm/serve/request/sampling_fields.hpp"
 #include "nanovllm/serve/request/stream_options.hpp"
+#include "nanovllm/serve/request/unserved_fields.hpp"
 
 namespace nanovllm::serve {
 
@@ -113,12 +115,15 @@ NANOVLLM_SERVE_INLINE CompletionRequest CompletionRequest::parse(const Json& jso
     refuse_field("suffix", "is not supported");
   for (const char* name : {"chat_template", "documents"})
     body.refuse(name, "is not supported in completions, whose prompt no template renders");
+  refuse_unserved(body, kUnservedOfPrompts);
+  refuse_unserved(body, kUnservedOfGeneration);
   request.sampling = parse_sampling(body);
   parse_beam_search(body, request.sampling);
   request.beam_field = beam_field_of(body);
   request.echo = body.flag("echo");
   detail::read_token_limit(body, request);
   request.truncation = parse_truncation(body);
+  request.add_special_tokens = body.flag("add_special_tokens", true);
   request.cache_salt = parse_cache_salt(body);
   detail::read_completion_logprobs(body, request);
   OutputFormat format = parse_output_format(body);

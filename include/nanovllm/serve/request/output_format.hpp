@@ -134,6 +134,9 @@ NANOVLLM_SERVE_INLINE void read_structured_outputs(const Json& value, OneFormat&
   const RequestFields fields(value, "structured_outputs");
   for (const char* name : {"structural_tag", "whitespace_pattern"})
     if (fields.has(name)) refuse_field(fields.path(name), "is not supported");
+  if (fields.flag("disable_additional_properties"))
+    refuse_field(fields.path("disable_additional_properties"),
+                 "is not supported; write 'additionalProperties': false into the schema");
   const auto no_space = fields.boolean("disable_any_whitespace");
   const JsonSpace space = !no_space   ? JsonSpace::tidy
                           : *no_space ? JsonSpace::none

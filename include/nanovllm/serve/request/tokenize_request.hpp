@@ -15,6 +15,7 @@ namespace nanovllm::serve {
 struct TokenizeRequest {
   std::string model{};  ///< empty where the request names none
   Prompt prompt = "";
+  bool add_special_tokens = true;  ///< those that the tokeniser adds to a text; of messages: false
   bool return_token_strs = false;  ///< also return the text of each token
 
   /// Throws RequestError.
@@ -25,6 +26,7 @@ struct TokenizeRequest {
 struct DetokenizeRequest {
   std::string model{};
   std::vector<TokenId> tokens{};  ///< 0 or more; parse() does not compare them with a vocabulary
+  bool skip_special_tokens = false;
 
   /// Throws RequestError.
   [[nodiscard]] static DetokenizeRequest parse(const Json& body);
@@ -47,6 +49,7 @@ NANOVLLM_SERVE_INLINE TokenizeRequest TokenizeRequest::parse(const Json& json) {
   TokenizeRequest request;
   request.model = body.string("model").value_or("");
   request.return_token_strs = body.flag("return_token_strs");
+  request.add_special_tokens = body.flag("add_special_tokens", !body.has("messages"));
   if (body.has("messages")) {
     if (body.has("prompt")) refuse_field("prompt", "cannot be combined with messages");
     ChatPrompt chat{parse_chat_messages(body), parse_chat_options(body)};
@@ -63,6 +66,7 @@ NANOVLLM_SERVE_INLINE DetokenizeRequest DetokenizeRequest::parse(const Json& jso
   DetokenizeRequest request;
   request.model = body.string("model").value_or("");
   request.tokens = token_ids_at(body.required("tokens"), "tokens");
+  request.skip_special_tokens = body.flag("skip_special_tokens");
   return request;
 }
 
