@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
 namespace nanovllm::serve {
@@ -62,14 +62,14 @@ void refuse_unserved(const RequestFields& body, std::span<const UnservedField> f
 
 }  // namespace nanovllm::serve
 
-#if NANOVLLM_BODIES
+#if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE void refuse_unserved(const RequestFields& body,
-                                     std::span<const UnservedField> fields) {
+NANOVLLM_SERVE_INLINE void refuse_unserved(const RequestFields& body,
+                                           std::span<const UnservedField> fields) {
   for (const UnservedField& field : fields) {
     const Json* value = body.find(field.name);
     if (value == nullptr) continue;
@@ -81,4 +81,4 @@ NANOVLLM_INLINE void refuse_unserved(const RequestFields& body,
 
 }  // namespace nanovllm::serve
 
-#endif  // NANOVLLM_BODIES
+#endif  // NANOVLLM_SERVE_BODIES
