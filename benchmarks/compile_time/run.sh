@@ -2,8 +2,9 @@
 # run.sh [--check] [--runs N] [FOLDER]: what programs cost to compile, in user seconds of a core and as
 # ratios to a page of nlohmann/json that is compiled in the same round. Every program is linked and runs
 # the fairytale model. First the library is built, in FOLDER (a new one unless given), with all cores:
-# that is what the first build of a project takes. The figures are medians of N rounds, 3 unless given.
-# With --check, a ratio more than a fifth above its goal is a failure.
+# that is what the first build of a project takes. The figures are medians of N rounds, 3 unless given; a
+# program that takes more than 20 s is compiled in the first alone. With --check, a ratio more than a
+# fifth above what is held is a failure; docs/building.md has the goals.
 set -euo pipefail
 
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -34,16 +35,16 @@ add_executable(app "$here/readme.cpp")
 target_link_libraries(app PRIVATE nanovllm::nanovllm)
 END
 cmake -S "$build/project" -B "$build/app" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=$compiler" \
-  > /dev/null
+  -DCMAKE_CXX_COMPILER_LAUNCHER= > /dev/null
 cores=$(nproc)
-first=$({ TIMEFORMAT='%0R s, %0U s of a core'; time cmake --build "$build/app" --parallel "$cores" > /dev/null; } 2>&1)
+read -r wall first <<< "$({ TIMEFORMAT='%0R %1U'; time cmake --build "$build/app" --parallel "$cores" > /dev/null; } 2>&1)"
 
 library=$(find "$build/app" -name libnanovllm.a)
 include="-I$source/include"
 libraries="-lpcre2-8 -lutf8proc -lxxhash -pthread"
 policy_lists=$(grep -rhoE -- '-DNANOVLLM_[A-Z_]+(=[^ ]+)?' "$build/app/CMakeFiles/app.dir" | sort -u | tr '\n' ' ')
 
-# name, source, flags, libraries; the goal as a ratio
+# name, source, flags, libraries; the ratio that is held
 programs=(
   "json|json.cpp||"
   "include, linked|include.cpp|$include $policy_lists|$library $libraries"
@@ -52,15 +53,17 @@ programs=(
   "a policy and a shape, linked|own_shape.cpp|$include $policy_lists|$library $libraries"
   "include, header-only|include.cpp|$include|$libraries"
   "README's program, header-only|readme.cpp|$include|$libraries")
-goals=(1 0.5 0.7 2.5 3.3 2.2 8)
+held=(1 0.4 0.5 2.75 2.75 2.9 15.5)
+held_first=27
 
 times=()
 for ((round = 0; round < rounds; ++round)); do
   for i in "${!programs[@]}"; do
+    if [ -n "${times[i]:-}" ] && [ "${times[i]%%.*}" -ge 20 ]; then continue; fi
     IFS='|' read -r _ file flags more <<< "${programs[i]}"
     # shellcheck disable=SC2086
     seconds=$({ TIMEFORMAT=%U; time "$compiler" -std=c++20 -O2 $flags -c "$here/$file" -o "$build/$i.o" 1>&2 2> /dev/null; } 2>&1)
-    times[i]="${times[i]:-} $seconds"
+    times[i]="${times[i]:+${times[i]} }$seconds"
     # shellcheck disable=SC2086
     "$compiler" "$build/$i.o" $more -o "$build/$i"
     "$build/$i" "$source/examples/models/fairytale" > /dev/null
@@ -71,12 +74,15 @@ median() { tr ' ' '\n' <<< "$1" | grep . | sort -n | awk '{ a[NR] = $1 } END { p
 status=0
 json=$(median "${times[0]}")
 echo "$("$compiler" --version | head -n 1), $rounds rounds, $(date +%F)"
-echo "first build of README's project, the library included, on $cores cores: $first"
+# report NAME SECONDS HELD MORE: a line; fails where the ratio is more than a fifth above HELD.
+report() {
+  awk -v name="$1" -v s="$2" -v json="$json" -v held="$3" -v more="$4" 'BEGIN {
+    printf "%-32s %6.2f s %6.2f x  (held %5.2f x)  %s\n", name, s, s / json, held, more
+    exit s / json > held * 1.2 }'
+}
+report "the first build, of a core" "$first" "$held_first" "$wall s on $cores cores" || status=1
 for i in "${!programs[@]}"; do
   size=$(size "$build/$i.o" | awk 'NR == 2 { print $4 }')
-  seconds=$(median "${times[i]}")
-  awk -v name="${programs[i]%%|*}" -v s="$seconds" -v json="$json" -v goal="${goals[i]}" -v size="$size" 'BEGIN {
-    printf "%-32s %6.2f s %6.2f x  (goal %4.1f x) %9d bytes\n", name, s, s / json, goal, size
-    exit s / json > goal * 1.2 }' || status=1
+  report "${programs[i]%%|*}" "$(median "${times[i]}")" "${held[i]}" "$size bytes" || status=1
 done
 [ "$checks" -eq 0 ] || exit "$status"

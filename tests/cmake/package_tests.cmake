@@ -54,6 +54,14 @@ foreach(mode IN ITEMS header_only separate pkg_config)
 endforeach()
 set_tests_properties(consumer/plain_pkg_config PROPERTIES FIXTURES_REQUIRED installed_package)
 
+# What programs cost to compile, as ratios to another that is compiled beside them.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_test(NAME consumer/compile_time
+    COMMAND "${CMAKE_COMMAND}" -E env "CXX=${CMAKE_CXX_COMPILER}"
+      "${PROJECT_SOURCE_DIR}/benchmarks/compile_time/run.sh" --check)
+  set_tests_properties(consumer/compile_time PROPERTIES LABELS package TIMEOUT 1800)
+endif()
+
 # A project without a build type is told so.
 set(build_type "${CMAKE_CURRENT_LIST_DIR}/build_type.sh" "${CMAKE_COMMAND}" "${CMAKE_CXX_COMPILER}"
   "${PROJECT_SOURCE_DIR}" "${consumers}/build_type")
