@@ -316,6 +316,8 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/quantization/tensor_scales.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]
     loaders["nanovllm/model/qwen3_moe/config.hpp"]
+    loaders["nanovllm/model/qwen3_moe/separate_experts.hpp"]
+    loaders["nanovllm/model/qwen3_moe/weights.hpp"]
     loaders["nanovllm/model/registry.hpp"]
     loaders["nanovllm/model/save_quantized.hpp"]
     loaders["nanovllm/model/weights.hpp"]
