@@ -7,6 +7,7 @@
 #include "nanovllm/chat/chat_parser.hpp"
 #include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/chat/jinja/jinja_template.hpp"
+#include "nanovllm/chat/jinja_programs.hpp"
 #include "nanovllm/chat/lazy_chat_template.hpp"
 #include "nanovllm/chat/tool_call_format.hpp"
 #include "nanovllm/chat/tool_calls/tool_schemas.hpp"

@@ -116,11 +116,11 @@ class Engine : public EngineCalls<Engine<Model, Policy>> {
 
 }  // namespace nanovllm
 
-// Header-only, or in a file of nvcc, all that an engine is made of. With a library, a program that
-// names more than its engine includes it: policy.hpp, engine/make_engine.hpp, text/tokenizer.hpp.
+// Header-only, or in a file of nvcc, all that an engine of Qwen3 is made of. Programs that name
+// engines of other models, make_engine or AllModels include them in every mode; with a library
+// policy.hpp and text/tokenizer.hpp, too. docs/building.md lists what a header-only program
+// includes for chat templates, GGUF files, packed integers and embeddings (core/door.hpp).
 #if !defined(NANOVLLM_SEPARATE) || defined(__CUDACC__)
-#include "nanovllm/engine/all_models.hpp"
-#include "nanovllm/engine/make_engine.hpp"
 #include "nanovllm/policy.hpp"
 #if defined(__CUDACC__)
 #include "nanovllm/cuda.cuh"

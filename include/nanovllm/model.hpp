@@ -16,6 +16,7 @@
 #include "nanovllm/model/layers/residual_stream.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/parameter_list.hpp"
+#include "nanovllm/model/quantization/packed_integers.hpp"
 #include "nanovllm/model/quantization/packed_writer.hpp"
 #include "nanovllm/model/quantization/quantization_config.hpp"
 #include "nanovllm/model/qwen3/config.hpp"

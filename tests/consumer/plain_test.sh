@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # plain_test.sh MODE COMPILER SOURCE_FOLDER BUILD_FOLDER CHECKPOINT [PREFIX]: builds the consumer without CMake,
-# runs it, and says how long that took. The flags are those of docs/building.md.
+# runs it, and says how long that took. The flags are those of docs/building.md. Then doors.cpp: which files
+# a program opens that includes engine.hpp alone.
 #   header_only  the headers alone, in three files
 #   separate     NANOVLLM_SEPARATE, and a file of implementation.hpp
 #   pkg_config   the library as it is installed in PREFIX
@@ -45,4 +46,25 @@ for file in "${files[@]}"; do
 done
 "$compiler" "${objects[@]}" "${libraries[@]}" -o "$build/consumer"
 "$build/consumer" "$checkpoint"
+
+doors=$source/tests/consumer/doors.cpp
+options[1]=-O0
+"$compiler" "${options[@]}" "${flags[@]}" -c "$doors" -o "$build/doors.o"
+case $mode in
+  header_only)
+    # A part counts for the whole program, whichever file includes it.
+    "$compiler" "$build/doors.o" "${libraries[@]}" -o "$build/house"
+    "$build/house" "$source" "$build/files" house
+    "$compiler" "${options[@]}" "${flags[@]}" -c "$source/tests/consumer/doors_parts.cpp" -o "$build/parts.o"
+    objects=("$build/parts.o" "$build/doors.o")
+    if said=$("$compiler" "${options[@]}" "${flags[@]}" -DOTHER_MODEL -fsyntax-only "$doors" 2>&1) ||
+      ! grep -m1 error: <<< "$said" | grep -qF "'#include <nanovllm/model/gpt2/gpt2.hpp>' defines Gpt2"; then
+      echo "not said: which include defines a model that is only declared: $said"
+      exit 1
+    fi ;;
+  separate) objects=("$build/nanovllm.o" "$build/doors.o") ;;
+  pkg_config) objects=("$build/doors.o") ;;
+esac
+"$compiler" "${objects[@]}" "${libraries[@]}" -o "$build/doors"
+"$build/doors" "$source" "$build/files" parts
 echo "$mode: compiled, linked and run in $SECONDS s"

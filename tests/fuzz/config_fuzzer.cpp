@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "nanovllm/model/quantization/packed_integers.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/qwen3_moe/config.hpp"

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "nanovllm/chat/jinja/jinja_template.hpp"
+#include "nanovllm/chat/jinja_programs.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/json.hpp"
 

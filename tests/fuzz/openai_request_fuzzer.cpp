@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/chat/jinja_programs.hpp"
 #include "nanovllm/serve/request/api_error.hpp"
 #include "nanovllm/serve/request/chat_request.hpp"
 #include "nanovllm/serve/request/completion_request.hpp"

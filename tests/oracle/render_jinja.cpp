@@ -8,6 +8,7 @@
 #include <string>
 
 #include "nanovllm/chat/jinja/jinja_template.hpp"
+#include "nanovllm/chat/jinja_programs.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/json.hpp"
 

@@ -1,9 +1,9 @@
 #pragma once
 /// Chat templates: from messages to the text of a prompt.
 ///
-/// A checkpoint states its template as a Jinja program, which is interpreted here
-/// (jinja/jinja_template.hpp). docs/chat_templates.md says where templates come from and what they
-/// are told.
+/// A checkpoint states its template as a Jinja program (jinja/jinja_template.hpp), which a
+/// header-only program reads if one of its files includes chat.hpp. docs/chat_templates.md says
+/// where templates come from and what they are told.
 
 #include <filesystem>
 #include <functional>
@@ -16,6 +16,7 @@
 
 #include "nanovllm/chat/answer_form.hpp"
 #include "nanovllm/chat/chat_message.hpp"
+#include "nanovllm/core/door.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
@@ -33,6 +34,11 @@ struct ChatTemplateFiles {
   std::string config_path{};              ///< for messages
 
   [[nodiscard]] static ChatTemplateFiles read(const Checkpoint& checkpoint);
+
+  /// Whether there is a template, by a glance at tokenizer_config.json.
+  [[nodiscard]] bool state_one() const {
+    return jinja || json || (config && config->find("\"chat_template\"") != config->npos);
+  }
 };
 
 /// Renders conversations as one model expects them. Cheap to copy; const members may be called from
@@ -112,6 +118,17 @@ class ChatTemplate {
   AnswerForm form_;
   Renderer renderer_;
 };
+
+namespace detail {
+
+// What an engine asks of templates; a program that has none has no code for it.
+[[nodiscard]] ChatTemplate read_chat_template(const ChatTemplateFiles& files,
+                                              std::optional<ChatTemplate> instead);
+[[nodiscard]] std::string turn_end_of(const ChatTemplate& chat_template);
+NANOVLLM_DOOR(read_chat_template);
+NANOVLLM_DOOR(turn_end_of);
+
+}  // namespace detail
 
 }  // namespace nanovllm
 
@@ -202,6 +219,8 @@ NANOVLLM_INLINE ChatTemplate template_of_config(const Json& config, const ChatTe
 
 NANOVLLM_INLINE ChatTemplate ChatTemplate::custom(Renderer renderer) {
   check<ConfigError>(renderer != nullptr, "ChatTemplate::custom needs a renderer, got none");
+  detail::read_chat_template_door = &detail::read_chat_template;  // not by chat.hpp alone
+  detail::turn_end_of_door = &detail::turn_end_of;
   ChatTemplate out;
   out.renderer_ = std::move(renderer);
   return out;
@@ -348,6 +367,15 @@ NANOVLLM_INLINE ChatTemplate ChatTemplate::from_files(const ChatTemplateFiles& f
     return detail::template_of_config(object(*files.json, path), files, path);
   };
   return (instead ? *instead : stated()).with_special_tokens(config);
+}
+
+NANOVLLM_INLINE ChatTemplate detail::read_chat_template(const ChatTemplateFiles& files,
+                                                        std::optional<ChatTemplate> instead) {
+  return ChatTemplate::from_files(files, std::move(instead));
+}
+
+NANOVLLM_INLINE std::string detail::turn_end_of(const ChatTemplate& chat_template) {
+  return chat_template.turn_end();
 }
 
 NANOVLLM_INLINE ChatTemplate ChatTemplate::from_directory(const std::filesystem::path& folder) {

@@ -10,6 +10,7 @@
 
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/chat/jinja/jinja_template.hpp"
 #include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
@@ -35,6 +36,8 @@ class LazyChatTemplate {
   [[nodiscard]] static LazyChatTemplate from_files(ChatTemplateFiles files,
                                                    std::optional<ChatTemplate> instead = {}) {
     LazyChatTemplate out;
+    out.state_->is_unreadable =
+        !instead && files.state_one() && jinja::read_program_door.load() == nullptr;
     out.state_->files = std::move(files);
     out.state_->instead = std::move(instead);
     return out;
@@ -47,6 +50,10 @@ class LazyChatTemplate {
   [[nodiscard]] const ChatTemplate& operator*() const { return *find().found; }
   const ChatTemplate* operator->() const { return &**this; }
 
+  /// Whether the checkpoint states one, and the program cannot read it: it is header-only, without
+  /// chat.hpp.
+  [[nodiscard]] bool is_unreadable() const { return state_->is_unreadable; }
+
   /// Why there is none; empty if there is one.
   [[nodiscard]] const std::string& why_none() const { return find().why_none; }
 
@@ -56,6 +63,7 @@ class LazyChatTemplate {
     std::optional<ChatTemplateFiles> files{};  ///< to be looked at
     std::optional<ChatTemplate> instead{}, found{};
     std::string why_none{};
+    bool is_unreadable = false;
   };
 
   const State& find() const;
@@ -73,6 +81,7 @@ class LazyChatTemplate {
 
 #if NANOVLLM_BODIES
 
+#include "nanovllm/core/door.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nanovllm {
@@ -81,7 +90,9 @@ NANOVLLM_INLINE const LazyChatTemplate::State& LazyChatTemplate::find() const {
   std::call_once(state_->once, [&] {
     if (!state_->files) return;
     try {
-      state_->found = ChatTemplate::from_files(*state_->files, std::move(state_->instead));
+      state_->found = detail::through<ConfigError>(detail::read_chat_template_door,
+                                                   "nanovllm/chat.hpp", "a chat template")(
+          *state_->files, std::move(state_->instead));
     } catch (const Error& error) {
       state_->why_none = error.what();
     }

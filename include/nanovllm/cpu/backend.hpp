@@ -11,7 +11,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/host_staging.hpp"
+#include "nanovllm/ops/host_staging.hpp"
 #include "nanovllm/cpu/aligned_buffer.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/kernels.hpp"

@@ -1,9 +1,12 @@
 #pragma once
-/// The registry: the models that programs which take any checkpoint are built for. A new family is
-/// one line here.
+/// The registry: the models that programs which take any checkpoint are built for, and the formats
+/// of their files. A new family is one line here.
 
+#include "nanovllm/engine/pooled_calls.hpp"
+#include "nanovllm/io/gguf/gguf_checkpoint.hpp"
 #include "nanovllm/model/gpt2/gpt2.hpp"
 #include "nanovllm/model/gpt2/shapes.hpp"
+#include "nanovllm/model/quantization/packed_integers.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"

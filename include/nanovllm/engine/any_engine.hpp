@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/door.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
@@ -169,14 +170,25 @@ class AnyEngine : public EngineCalls<AnyEngine> {
                                 const ScoreOptions& options);
   std::vector<std::vector<float>> classify_each(std::vector<Prompt> inputs,
                                                 const ClassifyOptions& options);
-
-  /// Replaces each input by its last tokens, at most `most`, behind and before those that the
-  /// tokeniser adds to it.
-  void cut(std::vector<Prompt>& inputs, std::optional<std::size_t> most, const char* what);
-
-  std::vector<Output> serve(const std::vector<Prompt>& prompts, const SamplingParams& params,
-                            const char* what);
 };
+
+namespace detail {
+
+// What the members of AnyEngine do.
+[[nodiscard]] std::vector<std::vector<float>> embed_inputs(AnyEngine& engine,
+                                                           std::vector<Prompt> inputs,
+                                                           const EmbedOptions& options);
+[[nodiscard]] std::vector<float> score_documents(AnyEngine& engine, std::string_view query,
+                                                 const std::vector<std::string_view>& documents,
+                                                 const ScoreOptions& options);
+[[nodiscard]] std::vector<std::vector<float>> classify_inputs(AnyEngine& engine,
+                                                              std::vector<Prompt> inputs,
+                                                              const ClassifyOptions& options);
+NANOVLLM_DOOR(embed_inputs);
+NANOVLLM_DOOR(score_documents);
+NANOVLLM_DOOR(classify_inputs);
+
+}  // namespace detail
 
 /// An engine of a model with this config.
 template <class Config>
@@ -207,11 +219,6 @@ class EngineOf : public AnyEngine {
 
 #if NANOVLLM_BODIES
 
-#include <variant>
-
-#include "nanovllm/engine/pooling/embedding.hpp"
-#include "nanovllm/engine/pooling/reranker.hpp"
-#include "nanovllm/engine/pooling/score_head.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/session/session_host.hpp"
 #include "nanovllm/text/tokenizer.hpp"
@@ -250,72 +257,21 @@ NANOVLLM_INLINE const Tokenizer& AnyEngine::tokenizer() const {
 
 NANOVLLM_INLINE std::vector<std::vector<float>> AnyEngine::embed_each(std::vector<Prompt> inputs,
                                                                       const EmbedOptions& options) {
-  cut(inputs, options.max_prompt_tokens, "embed");
-  std::vector<std::vector<float>> vectors;
-  for (Output& output : serve(inputs, embedding_params(options), "embed: input "))
-    vectors.push_back(std::move(output.pooled));
-  return vectors;
+  return detail::through<Error>(detail::embed_inputs_door, detail::kPoolingPart, "embed")(
+      *this, std::move(inputs), options);
 }
 
 NANOVLLM_INLINE std::vector<float> AnyEngine::score_each(
     std::string_view query, const std::vector<std::string_view>& documents,
     const ScoreOptions& options) {
-  const Reranker reranker(tokenizer(), options, score_head());
-  std::vector<Prompt> prompts;
-  for (const std::string_view document : documents)
-    prompts.emplace_back(reranker.prompt(query, document));
-  std::vector<float> scores;
-  for (const Output& output : serve(prompts, reranker.params(), "score: document "))
-    scores.push_back(reranker.score_of(output));
-  return scores;
+  return detail::through<Error>(detail::score_documents_door, detail::kPoolingPart, "score")(
+      *this, query, documents, options);
 }
 
 NANOVLLM_INLINE std::vector<std::vector<float>> AnyEngine::classify_each(
     std::vector<Prompt> inputs, const ClassifyOptions& options) {
-  const std::shared_ptr<const ScoreHead> head = score_head();
-  check<RequestError>(head != nullptr,
-                      "classify: the checkpoint has no score head, as "
-                      "'Qwen3ForSequenceClassification' has");
-  cut(inputs, options.max_prompt_tokens, "classify");
-  SamplingParams params;
-  params.repetition_penalty = 1;  // instead of the checkpoint's own
-  params.priority = options.priority;
-  params.pooler = head;
-  std::vector<std::vector<float>> labels;
-  for (Output& output : serve(inputs, params, "classify: input ")) {
-    labels.push_back(options.activate ? label_probabilities(output.pooled)
-                                      : std::move(output.pooled));
-  }
-  return labels;
-}
-
-NANOVLLM_INLINE void AnyEngine::cut(std::vector<Prompt>& inputs, std::optional<std::size_t> most,
-                                    const char* what) {
-  if (!most) return;
-  for (Prompt& input : inputs) {
-    SequenceTemplate added;
-    const auto* const text = std::get_if<std::string>(&input);
-    if (text != nullptr) added = tokenizer().sequence_template();
-    check<RequestError>(*most >= added.size() + 1, what, ": max_prompt_tokens must be at least ",
-                        added.size() + 1, ", got ", *most);
-    std::vector<TokenId> tokens = text != nullptr ? tokenizer().encode(*text) : encode(input);
-    std::string salt = std::move(input.cache_salt);
-    input = Prompt(added.wrap(std::move(tokens), *most));
-    input.cache_salt = std::move(salt);
-  }
-}
-
-NANOVLLM_INLINE std::vector<Output> AnyEngine::serve(const std::vector<Prompt>& prompts,
-                                                     const SamplingParams& params,
-                                                     const char* what) {
-  std::vector<Output> outputs = generate(prompts, params);
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const FinishReason reason = outputs[i].finish_reason;
-    const bool is_served = reason == FinishReason::stop || reason == FinishReason::length;
-    check<RequestError>(is_served, what, i, ": ",
-                        outputs[i].error.empty() ? "it was aborted" : outputs[i].error);
-  }
-  return outputs;
+  return detail::through<Error>(detail::classify_inputs_door, detail::kPoolingPart, "classify")(
+      *this, std::move(inputs), options);
 }
 
 }  // namespace nanovllm

@@ -111,7 +111,11 @@ template <class Model, class Policy>
                 "<nanovllm/policy.hpp>' compiles it in this file, one for a GPU in a .cu file; "
                 "or add its shape and policy to NANOVLLM_SHAPES and NANOVLLM_POLICIES. See "
                 "docs/building.md");
-  return kIsWhole<BodyMaker<Model, Policy>>;
+  static_assert(kIsWhole<Model>,
+                "nanovllm: this model is only declared here. '#include "
+                "<nanovllm/model/gpt2/gpt2.hpp>' defines Gpt2, and '#include "
+                "<nanovllm/model/qwen3_moe/qwen3_moe.hpp>' Qwen3Moe");
+  return kIsWhole<BodyMaker<Model, Policy>> && kIsWhole<Model>;
 }
 
 /// The engine of these arguments, linked or compiled here.

@@ -23,9 +23,9 @@ struct ModelAndPolicy {
 
 /// The policy of an engine that is compiled here; a library has checked those that it has.
 template <class Model, class Policy>
-using PolicyToCheck =
-    std::conditional_t<!is_compiled<Model, Policy>() && kIsWhole<BodyMaker<Model, Policy>>, Policy,
-                       NoPolicy>;
+using PolicyToCheck = std::conditional_t<!is_compiled<Model, Policy>() &&
+                                             kIsWhole<BodyMaker<Model, Policy>> && kIsWhole<Model>,
+                                         Policy, NoPolicy>;
 template <class Model, class Policy>
 using ExecutorToCheck =
     std::conditional_t<std::is_same_v<Policy, NoPolicy>, NoPolicy, ModelAndPolicy<Model, Policy>>;

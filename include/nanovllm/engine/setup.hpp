@@ -21,7 +21,7 @@
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/pooling/score_head.hpp"
+#include "nanovllm/engine/pooling/find_score_head.hpp"
 #include "nanovllm/engine/request/end_tokens.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/runner/runner.hpp"

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/door.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint_like.hpp"
 
@@ -40,7 +41,8 @@ class Checkpoint {
  public:
   /// The checkpoint at `path`: a directory as Hugging Face publishes it, or a GGUF file, which any
   /// file is taken for, and what is not there if its name ends in ".gguf". Throws LoadError where
-  /// such a file cannot be read or is malformed.
+  /// such a file cannot be read or is malformed, and in a header-only program without
+  /// io/gguf/gguf_checkpoint.hpp.
   template <detail::CheckpointPath Path>
   Checkpoint(const Path& path)  // NOLINT(google-explicit-constructor): a path names a checkpoint
       : source_(open(path)) {}
@@ -133,6 +135,13 @@ class Checkpoint {
   std::shared_ptr<Warnings> warnings_ = std::make_shared<Warnings>();
 };
 
+namespace detail {
+
+[[nodiscard]] Checkpoint open_gguf(const std::filesystem::path& path);
+NANOVLLM_DOOR(open_gguf);
+
+}  // namespace detail
+
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
@@ -141,7 +150,6 @@ class Checkpoint {
 #include <system_error>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/io/gguf/gguf_checkpoint.hpp"
 #include "nanovllm/io/safetensors_checkpoint.hpp"
 
 namespace nanovllm {
@@ -152,7 +160,10 @@ NANOVLLM_INLINE std::shared_ptr<Checkpoint::AnySource> Checkpoint::open(
   const bool is_directory = std::filesystem::is_directory(path, ignored);
   if (std::filesystem::is_regular_file(path, ignored) ||
       (path.extension() == ".gguf" && !is_directory))
-    return std::make_shared<Source<GgufCheckpoint>>(GgufCheckpoint(path));
+    return detail::through<LoadError>(detail::open_gguf_door,
+                                      "nanovllm/io/gguf/gguf_checkpoint.hpp", "'", path.string(),
+                                      "', a GGUF file,")(path)
+        .source_;
   return std::make_shared<Source<SafetensorsCheckpoint>>(SafetensorsCheckpoint(path));
 }
 

@@ -92,7 +92,7 @@ void read_generation(const JsonFields& fields, std::string_view generation_text,
 #include <cstring>
 
 #include "nanovllm/io/json_fields.hpp"
-#include "nanovllm/model/quantization/packed_checks.hpp"
+#include "nanovllm/model/quantization/packed.hpp"
 #include "nanovllm/model/quantization/quantization_config.hpp"
 
 namespace nanovllm::detail {

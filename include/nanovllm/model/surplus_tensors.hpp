@@ -47,7 +47,7 @@ class FirstLines {
 #if NANOVLLM_BODIES
 
 #include "nanovllm/io/file_dtype.hpp"
-#include "nanovllm/model/quantization/packed_checks.hpp"
+#include "nanovllm/model/quantization/packed.hpp"
 #include "nanovllm/model/quantization/tensor_scales.hpp"
 
 namespace nanovllm::detail {

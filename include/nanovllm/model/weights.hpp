@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -21,8 +22,9 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/door.hpp"
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/host_staging.hpp"
+#include "nanovllm/ops/host_staging.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -31,8 +33,7 @@
 #include "nanovllm/model/convert.hpp"
 #include "nanovllm/model/load_threads.hpp"
 #include "nanovllm/model/parameter.hpp"
-#include "nanovllm/model/quantization/packed_checks.hpp"
-#include "nanovllm/model/quantization/packed_tensors.hpp"
+#include "nanovllm/model/quantization/packed.hpp"
 #include "nanovllm/model/quantization/quantization_config.hpp"
 #include "nanovllm/model/quantization/stored_rows.hpp"
 #include "nanovllm/model/quantization/tensor_scales.hpp"
@@ -147,17 +148,17 @@ void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& ten
 /// The same of a matrix of packed integers. Rows of AWQ's and GPTQ's lie in all of its pages, which
 /// are given back together.
 template <Element T, class Staging, class OnBytes>
-void stream_packed(const Parameter<T>& parameter, const PackedTensors& packed, Staging& staging,
+void stream_packed(const Parameter<T>& parameter, const PackedRows& packed, Staging& staging,
                    const OnBytes& on_bytes) {
   constexpr std::int64_t kPanelBytes = 4 << 20;
   const Region region = region_of(parameter.shape, parameter.shard);
   const std::int64_t columns = region.columns();
   if (region.rows() == 0 || columns == 0) return;
   const std::int64_t row_bytes = columns * static_cast<std::int64_t>(sizeof(T));
-  const std::int64_t panel_rows = align_up(
-      align_up(std::max<std::int64_t>(kPanelBytes / row_bytes, 1), PackedTensors::kTileRows),
-      parameter.row_group);
-  const MappedFile* const mapping = packed.words->mapping;
+  const std::int64_t panel_rows =
+      align_up(align_up(std::max<std::int64_t>(kPanelBytes / row_bytes, 1), PackedRows::kAtOnce),
+               parameter.row_group);
+  const MappedFile* const mapping = packed.words().mapping;
   std::uint64_t bytes_done = 0;
   for (std::int64_t row = region.row_begin; row < region.row_end; row += panel_rows) {
     const std::int64_t rows = std::min(panel_rows, region.row_end - row);
@@ -198,7 +199,7 @@ struct LoadJobs {
     const CheckpointTensor* tensor;
     std::size_t parameter;
     std::optional<TensorScales> scales;
-    std::optional<PackedTensors> packed;
+    std::shared_ptr<const PackedRows> packed;
   };
 
   std::vector<Job> list;
@@ -306,7 +307,10 @@ NANOVLLM_INLINE std::string tensor_problem(const WantedTensor& p, const Checkpoi
 NANOVLLM_INLINE std::string packed_problem(const WantedTensor& p, const CheckpointTensor& words,
                                            const Checkpoint& checkpoint,
                                            const QuantizationConfig& quantization) {
-  if (!p.transposed) return nanovllm::packed_problem(checkpoint, p.name, p.shape, quantization);
+  if (!p.transposed)
+    return through<LoadError>(packed_problem_door, kPackedPart, "'", checkpoint.name(), "' has '",
+                              words.name, "': a matrix of packed integers")(checkpoint, p.name,
+                                                                            p.shape, quantization);
   return concat("is a packed matrix, '", words.name,
                 "'; models whose files have this matrix transposed do not read those");
 }
@@ -344,7 +348,8 @@ NANOVLLM_INLINE void check_tensors(const Checkpoint& checkpoint,
     }
     if (words != nullptr) {
       if (problem.empty()) problem = packed_problem(parameter, *words, checkpoint, quantization);
-      expected.merge(packed_names(checkpoint, parameter.name));
+      if (const auto names = packed_names_door.load(); names != nullptr)
+        expected.merge(names(checkpoint, parameter.name));
     }
     if (!problem.empty()) problems.add("'", parameter.name, "' ", problem);
   }
@@ -365,9 +370,10 @@ NANOVLLM_INLINE LoadJobs list_jobs(const Checkpoint& checkpoint,
     const Region region = region_of(shape, shard);
     const CheckpointTensor* tensor = checkpoint.find(name);
     if (tensor == nullptr) {
-      const auto packed = packed_of(checkpoint, name, shape, quantization);
-      if (!packed) continue;
-      out.list.push_back({packed->words, i, {}, packed});
+      if (find_packed(checkpoint, name) == nullptr) continue;
+      const auto packed = packed_rows_door.load()(checkpoint, name, shape, quantization);
+      if (packed == nullptr) continue;
+      out.list.push_back({&packed->words(), i, {}, packed});
       out.bytes += packed->stored_bytes(region.rows(), region.columns());
       continue;
     }

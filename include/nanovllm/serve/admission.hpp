@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nanovllm/chat/chat_parser.hpp"
+#include "nanovllm/chat/jinja_programs.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"

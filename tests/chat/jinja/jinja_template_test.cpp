@@ -1,6 +1,7 @@
 /// The interpreter of chat templates: against Jinja2, its messages, and its bounds.
 
 #include "nanovllm/chat/jinja/jinja_template.hpp"
+#include "nanovllm/chat/jinja_programs.hpp"
 
 #include <ctime>
 #include <string>

@@ -5,6 +5,7 @@
 
 #include "catch.hpp"
 #include "nanovllm/io/json.hpp"
+#include "nanovllm/model/quantization/packed_config.hpp"
 
 using namespace nanovllm;
 using Catch::Matchers::Contains;

@@ -6,13 +6,22 @@
 #include <string>
 #include <string_view>
 
+#include "nanovllm/core/door.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm {
 
 namespace jinja {
+
 struct Tree;
+
+// What a program that reads templates has: chat/jinja_programs.hpp.
+[[nodiscard]] std::shared_ptr<const Tree> read_program(std::string_view text);
+[[nodiscard]] std::string run_program(const Tree& program, const Json& variables);
+NANOVLLM_DOOR(read_program);
+NANOVLLM_DOOR(run_program);
+
 }  // namespace jinja
 
 /// A template that has been read. It renders what Jinja2 renders in transformers' environment, byte
@@ -40,18 +49,16 @@ class JinjaTemplate {
 
 #if NANOVLLM_BODIES
 
-#include "nanovllm/chat/jinja/interpreter.hpp"
-#include "nanovllm/chat/jinja/parser.hpp"
-#include "nanovllm/chat/jinja/value.hpp"
+#include "nanovllm/core/error.hpp"
 
 namespace nanovllm {
 
 NANOVLLM_INLINE JinjaTemplate::JinjaTemplate(std::string_view text)
-    : tree_(std::make_shared<const jinja::Tree>(jinja::Parser::parse(text))) {}
+    : tree_(detail::through<ConfigError>(jinja::read_program_door, "nanovllm/chat.hpp",
+                                         "a chat template")(text)) {}
 
 NANOVLLM_INLINE std::string JinjaTemplate::render(const Json& variables) const {
-  const jinja::Value values = jinja::Value::from_json(variables);
-  return jinja::Interpreter(*tree_, values.dict()).render();
+  return jinja::run_program_door.load()(*tree_, variables);  // what it was read with
 }
 
 }  // namespace nanovllm

@@ -52,4 +52,11 @@ struct ClassifyOptions {
   std::int32_t priority = 0;                       ///< as SamplingParams has it
 };
 
+namespace detail {
+
+/// Embeddings, scores and labels: what a header-only program includes for them.
+inline constexpr const char* kPoolingPart = "nanovllm/engine/pooled_calls.hpp";
+
+}  // namespace detail
+
 }  // namespace nanovllm

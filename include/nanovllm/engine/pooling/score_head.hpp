@@ -13,7 +13,6 @@
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/model/model_head.hpp"
 #include "nanovllm/sampling/pooler.hpp"
 
 namespace nanovllm {
@@ -49,18 +48,6 @@ class ScoreHead final : public Pooler {
   std::vector<float> bias_;
   std::vector<std::string> labels_;
 };
-
-/// The head of `checkpoint`, which is null for weights of noise; null if the model has another, or
-/// none.
-template <class Config>
-[[nodiscard]] std::shared_ptr<const ScoreHead> score_head_of(const Config& config,
-                                                             const Checkpoint* checkpoint) {
-  if constexpr (requires { config.head, config.hidden_size; }) {
-    if (checkpoint != nullptr && head_of(config) == ModelHead::labels)
-      return ScoreHead::load(*checkpoint, config.hidden_size);
-  }
-  return nullptr;
-}
 
 /// Probabilities of labels from their logits: of a single one the logistic function, of several the
 /// softmax.

@@ -20,7 +20,8 @@ namespace nanovllm {
 
 /// The end tokens of `checkpoint`, ascending, each once: those that the model's config names, and
 /// the tokeniser's. Where there is neither, the special token with which the chat template ends a
-/// turn. The checkpoint is warned of an end token that the tokeniser or the model does not have.
+/// turn; a header-only program without chat.hpp cannot read that. The checkpoint is warned of this,
+/// and of an end token that the tokeniser or the model does not have.
 /// @param named       of config.json and generation_config.json.
 /// @param vocab_size  of the model.
 [[nodiscard]] std::vector<TokenId> find_end_tokens(const Checkpoint& checkpoint,
@@ -34,6 +35,7 @@ namespace nanovllm {
 #include <optional>
 
 #include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/core/door.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/model/generation_config.hpp"
@@ -82,8 +84,13 @@ NANOVLLM_INLINE std::vector<TokenId> find_end_tokens(const Checkpoint& checkpoin
                              id ? "the model" : "tokenizer.json", " has no such token"));
     }
   }
-  if (named.empty() && text.chat_template) {
-    const auto id = detail::turn_end_token(*text.tokenizer, text.chat_template->turn_end());
+  if (!named.empty()) return named;
+  if (text.chat_template.is_unreadable()) {
+    checkpoint.warn(detail::missing_part("an end token that the chat template alone may name",
+                                         "nanovllm/chat.hpp"));
+  } else if (const auto turn_end_of = detail::turn_end_of_door.load();
+             turn_end_of != nullptr && text.chat_template) {
+    const auto id = detail::turn_end_token(*text.tokenizer, turn_end_of(*text.chat_template));
     if (id && *id < vocab_size) named.push_back(*id);
   }
   return named;

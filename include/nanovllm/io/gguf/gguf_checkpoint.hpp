@@ -1,5 +1,6 @@
 #pragma once
-/// A checkpoint in one GGUF file: metadata, vocabulary and weights, as llama.cpp has them.
+/// A checkpoint in one GGUF file: metadata, vocabulary and weights, as llama.cpp has them. A
+/// header-only program that includes this opens them as `EngineConfig::model`.
 
 #include <filesystem>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "nanovllm/core/separate.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/checkpoint_like.hpp"
 #include "nanovllm/io/gguf/gguf_file.hpp"
 
@@ -142,6 +144,16 @@ NANOVLLM_INLINE std::vector<CheckpointTensor> GgufCheckpoint::read_tensors() con
   }
   return out;
 }
+
+namespace detail {
+
+NANOVLLM_INLINE Checkpoint open_gguf(const std::filesystem::path& path) {
+  return Checkpoint(GgufCheckpoint(path));
+}
+
+NANOVLLM_OPEN_DOOR(open_gguf);
+
+}  // namespace detail
 
 }  // namespace nanovllm
 

@@ -1,5 +1,5 @@
 #pragma once
-/// Which tensors of a checkpoint are matrices of packed integers, and whether they fit together.
+/// Whether the tensors of matrices of packed integers fit together.
 
 #include <cstdint>
 #include <optional>
@@ -10,42 +10,17 @@
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/model/quantization/packed.hpp"
 #include "nanovllm/model/quantization/packed_tensors.hpp"
 #include "nanovllm/model/quantization/quantization_config.hpp"
 
 namespace nanovllm {
-
-/// The tensor of codes of matrix `name`, "m.weight": `m.qweight` of AWQ and GPTQ, or
-/// `m.weight_packed` of compressed-tensors. Null where there is neither.
-[[nodiscard]] const CheckpointTensor* find_packed(const Checkpoint& checkpoint,
-                                                  const std::string& name);
-
-/// What is wrong with the tensors of `name`, which is packed and must have `shape`; empty if
-/// nothing.
-[[nodiscard]] std::string packed_problem(const Checkpoint& checkpoint, const std::string& name,
-                                         const std::vector<std::int64_t>& shape,
-                                         const QuantizationConfig& config);
 
 /// The tensors of matrix `name`, which has no problem; none where it is not packed.
 [[nodiscard]] std::optional<PackedTensors> packed_of(const Checkpoint& checkpoint,
                                                      const std::string& name,
                                                      const std::vector<std::int64_t>& shape,
                                                      const QuantizationConfig& config);
-
-/// The names of the tensors that belong to packed matrix `name`; they are the checkpoint's.
-[[nodiscard]] std::set<std::string_view> packed_names(const Checkpoint& checkpoint,
-                                                      const std::string& name);
-
-/// Whether `tensor` is the bias of a packed matrix, of zeros alone. AutoGPTQ writes one for every
-/// matrix.
-[[nodiscard]] bool is_zero_bias(const Checkpoint& checkpoint, const CheckpointTensor& tensor);
-
-/// Whether a tensor of this name has the codes of a packed matrix.
-[[nodiscard]] bool is_packed_name(std::string_view name);
-
-/// Whether `tensor` cannot be read without "quantization_config": it is of 8-bit floats, has the
-/// codes of a packed matrix, or is a weight in integers of another kind.
-[[nodiscard]] bool needs_quantization(const CheckpointTensor& tensor);
 
 }  // namespace nanovllm
 
@@ -62,12 +37,6 @@ namespace nanovllm {
 namespace nanovllm {
 
 namespace detail {
-
-/// "m" of "m.weight".
-[[nodiscard]] NANOVLLM_INLINE std::string module_of(const std::string& name) {
-  constexpr std::string_view kSuffix = ".weight";
-  return name.ends_with(kSuffix) ? name.substr(0, name.size() - kSuffix.size()) : name;
-}
 
 [[nodiscard]] NANOVLLM_INLINE std::string_view words_suffix(PackedLayout layout) {
   return layout == PackedLayout::compressed_tensors ? ".weight_packed" : ".qweight";
@@ -169,13 +138,6 @@ struct PackedPart {
 
 }  // namespace detail
 
-NANOVLLM_INLINE const CheckpointTensor* find_packed(const Checkpoint& checkpoint,
-                                                    const std::string& name) {
-  const std::string module = detail::module_of(name);
-  const CheckpointTensor* const words = checkpoint.find(module + ".qweight");
-  return words != nullptr ? words : checkpoint.find(module + ".weight_packed");
-}
-
 NANOVLLM_INLINE std::string packed_problem(const Checkpoint& checkpoint, const std::string& name,
                                            const std::vector<std::int64_t>& shape,
                                            const QuantizationConfig& config) {
@@ -246,32 +208,6 @@ NANOVLLM_INLINE std::set<std::string_view> packed_names(const Checkpoint& checkp
       out.insert(tensor->name);
   }
   return out;
-}
-
-NANOVLLM_INLINE bool is_zero_bias(const Checkpoint& checkpoint, const CheckpointTensor& tensor) {
-  constexpr std::string_view kSuffix = ".bias";
-  if (!tensor.name.ends_with(kSuffix)) return false;
-  const std::string module = tensor.name.substr(0, tensor.name.size() - kSuffix.size());
-  return checkpoint.find(module + ".qweight") != nullptr &&
-         std::ranges::all_of(tensor.data, [](std::byte b) { return b == std::byte{0}; });
-}
-
-NANOVLLM_INLINE bool is_packed_name(std::string_view name) {
-  return name.ends_with(".qweight") || name.ends_with(".weight_packed");
-}
-
-NANOVLLM_INLINE bool needs_quantization(const CheckpointTensor& tensor) {
-  if (tensor.blocks != nullptr) return false;
-  if (is_packed_name(tensor.name)) return true;
-  switch (tensor.dtype) {
-    case FileDType::f8_e4m3:
-    case FileDType::f8_e5m2: return true;
-    case FileDType::u8:
-    case FileDType::i8:
-    case FileDType::i32:
-      return tensor.name.ends_with("_proj.weight") || tensor.name.ends_with("_proj");
-    default: return false;
-  }
 }
 
 }  // namespace nanovllm

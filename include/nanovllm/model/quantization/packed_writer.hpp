@@ -100,7 +100,7 @@ class PackedWriter {
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/io/file_dtype.hpp"
 #include "nanovllm/io/json.hpp"
-#include "nanovllm/model/quantization/packed_checks.hpp"
+#include "nanovllm/model/quantization/packed.hpp"
 #include "nanovllm/model/quantization/tensor_scales.hpp"
 
 namespace nanovllm {

@@ -84,16 +84,19 @@ class Qwen3WeightsOf {
   using Layer = LayerT;
 
   /// Streams this rank's part of `checkpoint` in; names may lack `model.` (`with_model_prefix`),
-  /// and the experts of a layer may be fused (`with_separate_experts`). An lm_head of a tied model
-  /// or of one that wants none is ignored, and so is the head of a classifier, which is the
-  /// engine's (`ScoreHead`). Throws one LoadError that names missing, surplus and misshapen
-  /// tensors. Scales of the cache are read first, with a LoadError of their own (`read_kv_scales`).
+  /// and `Derived::with_own_tensors(checkpoint)`, where there is one, may divide tensors. An
+  /// lm_head of a tied model or of one that wants none is ignored, and so is the head of a
+  /// classifier, which is the engine's (`ScoreHead`). Throws one LoadError that names missing,
+  /// surplus and misshapen tensors. Scales of the cache are read first, with a LoadError of their
+  /// own (`read_kv_scales`).
   void load(const Checkpoint& checkpoint, Backend& backend,
             std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
     std::vector<std::string> ignored;
     if (!owns_lm_head()) ignored.emplace_back("lm_head.weight");
     if (head_ == ModelHead::labels) ignored.insert(ignored.end(), {"score.weight", "score.bias"});
-    const Checkpoint named = with_separate_experts(with_model_prefix(checkpoint));
+    Checkpoint named = with_model_prefix(checkpoint);
+    if constexpr (requires { Derived::with_own_tensors(named); })
+      named = Derived::with_own_tensors(named);
     if constexpr (FixedScaleKvFormat<Kv>) load_kv_scales(named);
     list_parameters(backend).load(named, ignored, std::move(progress));
   }

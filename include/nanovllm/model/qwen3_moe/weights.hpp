@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/expert_load.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/qwen3/weights.hpp"
 #include "nanovllm/model/qwen3_moe/config.hpp"
+#include "nanovllm/model/qwen3_moe/separate_experts.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/expert_mlp.hpp"
 #include "nanovllm/ops/kv_format.hpp"
@@ -106,6 +108,10 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
 
  private:
   friend Base;
+
+  static Checkpoint with_own_tensors(const Checkpoint& checkpoint) {
+    return with_separate_experts(checkpoint);
+  }
 
   void add_experts(Layer& layer) {
     using Matrix = typename Layer::Matrix;

@@ -6,6 +6,7 @@
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/pooled_calls.hpp"
 #include "nanovllm/engine/pooling/reranker.hpp"
 #include "nanovllm/serve/effort.hpp"
 #include "nanovllm/serve/exchange.hpp"

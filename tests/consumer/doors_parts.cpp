@@ -1,0 +1,5 @@
+// The includes that doors.cpp is told of.
+#include <nanovllm/chat.hpp>
+#include <nanovllm/engine/pooled_calls.hpp>
+#include <nanovllm/io/gguf/gguf_checkpoint.hpp>
+#include <nanovllm/model/quantization/packed_integers.hpp>
