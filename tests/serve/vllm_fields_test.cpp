@@ -314,7 +314,7 @@ TEST_CASE("add_special_tokens without such tokens, and of a wrong type", "[serve
   }
 }
 
-TEST_CASE("/detokenize has special tokens unless they are to be skipped", "[serve]") {
+TEST_CASE("special tokens of /detokenize, and without them", "[serve]") {
   Served served;
   const auto text = [&](const std::string& fields) {
     return parse_json(served.post("/detokenize", R"("tokens": [4092, 40, 4091])" + fields).body);
