@@ -77,6 +77,16 @@ function(nanovllm_add_compiled name library installed)
   endif()
 endfunction()
 
+# nanovllm_define_list(TARGET NAME LIST): a macro that is the list with commas. For nvcc a comma that is not
+# escaped ends a macro.
+function(nanovllm_define_list target name list)
+  list(JOIN list "$<COMMA>" plain)
+  list(JOIN list "\\$<COMMA>" escaped)
+  target_compile_definitions(${target} PUBLIC
+    "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${name}=${plain}>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:${name}=${escaped}>")
+endfunction()
+
 # The two lists, with commas, and what a program must be told of them.
 set(_nanovllm_shapes ${NANOVLLM_SHAPES})
 set(_nanovllm_cuda_shapes ${NANOVLLM_SHAPES})
@@ -116,8 +126,9 @@ list(APPEND _nanovllm_sources "${PROJECT_SOURCE_DIR}/.cmake/compiled/kernels.cpp
 nanovllm_add_compiled(nanovllm nanovllm_header_only ${NANOVLLM_INSTALL} ${_nanovllm_sources})
 add_library(nanovllm::nanovllm ALIAS nanovllm)
 add_library(nanovllm::prebuilt ALIAS nanovllm)  # deprecated: its old name
-target_compile_definitions(nanovllm PUBLIC NANOVLLM_SEPARATE
-  "NANOVLLM_SHAPES=${_nanovllm_shape_list}" "NANOVLLM_POLICIES=${_nanovllm_policy_list}")
+target_compile_definitions(nanovllm PUBLIC NANOVLLM_SEPARATE)
+nanovllm_define_list(nanovllm NANOVLLM_SHAPES "${_nanovllm_shapes}")
+nanovllm_define_list(nanovllm NANOVLLM_POLICIES "${_nanovllm_policies}")
 target_compile_definitions(nanovllm INTERFACE NANOVLLM_LIBRARY)  # which lacks grammar/ and serve/
 
 # nanovllm_part(NAME LIBRARY BELOW FOLDER...): nanovllm::NAME, the bodies of the folder NAME and what
@@ -137,18 +148,18 @@ nanovllm_part(serve nanovllm_grammar BELOW ${_nanovllm_below_engine} grammar eng
 # an include for their kernels.
 if(NANOVLLM_WITH_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
   list(REMOVE_ITEM _nanovllm_cuda_shapes qwen3_moe_any)
-  list(JOIN _nanovllm_cuda_shapes "," _nanovllm_shape_list)
-  list(JOIN _nanovllm_cuda_policies "," _nanovllm_policy_list)
+  list(JOIN _nanovllm_cuda_shapes "," _nanovllm_cuda_shape_list)
   set(_nanovllm_sources "")
   foreach(_policy IN LISTS _nanovllm_cuda_policies)
-    nanovllm_engines(_nanovllm_sources cu "${_nanovllm_shape_list}" ${_policy})
+    nanovllm_engines(_nanovllm_sources cu "${_nanovllm_cuda_shape_list}" ${_policy})
   endforeach()
   foreach(_list IN ITEMS dense attention sampling other)
     list(APPEND _nanovllm_sources "${PROJECT_SOURCE_DIR}/.cmake/compiled/cuda_${_list}.cu")
   endforeach()
   nanovllm_add_compiled(nanovllm_cuda_engines nanovllm::cuda ${_nanovllm_install_cuda} ${_nanovllm_sources})
   add_library(nanovllm::cuda_engines ALIAS nanovllm_cuda_engines)
-  target_compile_definitions(nanovllm_cuda_engines PUBLIC NANOVLLM_CUDA_OPS
-    "NANOVLLM_CUDA_SHAPES=${_nanovllm_shape_list}" "NANOVLLM_CUDA_POLICIES=${_nanovllm_policy_list}")
+  target_compile_definitions(nanovllm_cuda_engines PUBLIC NANOVLLM_CUDA_OPS)
+  nanovllm_define_list(nanovllm_cuda_engines NANOVLLM_CUDA_SHAPES "${_nanovllm_cuda_shapes}")
+  nanovllm_define_list(nanovllm_cuda_engines NANOVLLM_CUDA_POLICIES "${_nanovllm_cuda_policies}")
   set_target_properties(nanovllm_cuda_engines PROPERTIES EXPORT_NAME cuda_engines)
 endif()
