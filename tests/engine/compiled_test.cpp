@@ -69,8 +69,8 @@ TEST_CASE("one engine serves all sizes of a family where the backend reads no sh
   STATIC_REQUIRE(std::is_same_v<AnySizeOf<Gpt2<shapes::gpt2_any>>, Gpt2<shapes::gpt2_any>>);
   STATIC_REQUIRE(std::is_same_v<CompiledModel<Own, DefaultPolicy>, AnyModel>);
   STATIC_REQUIRE(kLinksRunner<Own, OwnSteps> == kLinks);
-  STATIC_REQUIRE(std::is_same_v<detail::BodyMaker<Own, DefaultPolicy>::Shared, AnyModel>);
-  STATIC_REQUIRE(std::is_same_v<detail::BodyMaker<Own, ReadsShapes>::Shared, Own>);
+  STATIC_REQUIRE(std::is_same_v<SharedModel<Own, DefaultPolicy>, AnyModel>);
+  STATIC_REQUIRE(std::is_same_v<SharedModel<Own, ReadsShapes>, Own>);
 }
 
 TEST_CASE("an engine of a named shape refuses a checkpoint of another") {

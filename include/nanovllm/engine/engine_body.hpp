@@ -180,23 +180,26 @@ template <class Model, class Policy>
   return std::make_unique<EngineBody<Model, Policy>>(model, weights, std::move(config));
 }
 
+/// The model that an engine of `Model` is compiled from.
+template <class Model, class Policy>
+using SharedModel =
+    std::conditional_t<kReadsHeadShape<typename Policy::Backend>, Model, AnySizeOf<Model>>;
+
 /// See engine/compiled.hpp.
 template <class Model, class Policy>
 struct detail::BodyMaker {
-  using Shared =
-      std::conditional_t<kReadsHeadShape<typename Policy::Backend>, Model, AnySizeOf<Model>>;
-
   static std::unique_ptr<EngineOf<ConfigOf<Model>>> make(EngineConfig&& config) {
-    return make_engine_body<Shared, Policy>(ModelTraits<Model>::kShape, std::move(config));
+    return make_engine_body<SharedModel<Model, Policy>, Policy>(ModelTraits<Model>::kShape,
+                                                                std::move(config));
   }
   static std::unique_ptr<EngineOf<ConfigOf<Model>>> make(const ConfigOf<Model>& model,
                                                          RandomWeights weights,
                                                          EngineConfig&& config) {
-    return make_engine_body<Shared, Policy>(ModelTraits<Model>::kShape, model, weights,
-                                            std::move(config));
+    return make_engine_body<SharedModel<Model, Policy>, Policy>(ModelTraits<Model>::kShape, model,
+                                                                weights, std::move(config));
   }
   static std::shared_ptr<SessionHost> make_host(EngineOf<ConfigOf<Model>>& engine) {
-    return static_cast<EngineBody<Shared, Policy>&>(engine).make_host();
+    return static_cast<EngineBody<SharedModel<Model, Policy>, Policy>&>(engine).make_host();
   }
 };
 
