@@ -2,6 +2,8 @@
 # build what they need. Without NANOVLLM_TEST_ALL there are tree, links, coverage, includes, reading and
 # wrong-policies.
 #   headers/tree           the rules of headers/check_tree.sh; tree-check is a test of that check
+#   headers/words          what the house says of wings, headers/check_words.sh; words-check tests that
+#                          check
 #   headers/links          links and paths in the pages; links-check is a test of that check
 #   headers/coverage       each header of 100 lines has a test of its name, or a line in
 #                          headers/covered_by.txt; coverage-check tests that check
@@ -27,7 +29,7 @@
 #   headers/cuda-files     every .cu file of the tree, see cuda_tests.cmake
 
 set(headers_folder "${CMAKE_CURRENT_SOURCE_DIR}/headers")
-foreach(name IN ITEMS tree links coverage includes reading)
+foreach(name IN ITEMS tree links coverage includes reading words)
   set(argument "")
   if(name STREQUAL "reading")
     set(argument 2000)
@@ -68,7 +70,7 @@ endif()
 
 add_test(NAME headers/format COMMAND "${headers_folder}/check_format.sh")
 set_tests_properties(headers/format PROPERTIES LABELS headers SKIP_RETURN_CODE 77)
-foreach(name IN ITEMS tree links coverage format includes reading subject)
+foreach(name IN ITEMS tree links coverage format includes reading subject words)
   add_test(NAME headers/${name}-check COMMAND "${headers_folder}/check_${name}_test.sh")
   set_tests_properties(headers/${name}-check PROPERTIES LABELS headers SKIP_RETURN_CODE 77)
 endforeach()
@@ -91,7 +93,7 @@ list(REMOVE_ITEM headers nanovllm/implementation.hpp)  # for a library alone; co
 
 # What needs MPI is checked alone, where there is MPI.
 set(mpi_headers ${headers})
-list(FILTER mpi_headers INCLUDE REGEX "^nanovllm/mpi(/|\\.hpp)")
+list(FILTER mpi_headers INCLUDE REGEX "^nanovllm/(with/)?mpi(/|\\.hpp)")
 list(REMOVE_ITEM headers ${mpi_headers})
 
 set(all_includes "")

@@ -47,7 +47,7 @@ check_path() {  # PAGE PATH
   report "$page" "no file for the path $path"
 }
 
-folders='include|core|ops|cpu|cuda|kv|sched|sampling|model|parallel|io|text|chat|grammar|engine|c|serve'
+folders='include|core|ops|cpu|cuda|kv|sched|sampling|model|parallel|io|text|chat|grammar|engine|c|serve|with|api'
 folders+='|tests|examples|benchmarks|docs'
 endings='hpp|cuh|inc|cpp|cu|h|c|py|sh|md|json|service|yaml'
 pages=0

@@ -5,6 +5,11 @@
 #   who includes whom   the arrows of docs/architecture.md; 'allowed' below is the whole table, and
 #                       'allowed_in_module' that of the folders of engine/, grammar/, serve/, chat/,
 #                       kv/, sched/, model/, cuda/linear/ and cuda/hopper/linear/
+#   storeys             the house includes neither with/ nor api/, but for the arrows that
+#                       tests/headers/house_arrows.txt lists, each of which is needed. A wing sees
+#                       the house, and of other wings those that 'wings_of' names; its .hpp files
+#                       see no device, and what is for the CPU is in its folder cpu/
+#   budgets             the files and lines of a room and of a wing, tests/headers/budgets.txt
 #   how                 full paths in quotes, of files that exist, without cycles
 #   what not            <iostream>, <regex>, <format>; <mpi.h> only in mpi/; CUDA's headers only in
 #                       .cuh, and .cuh only in .cuh, but for engine.hpp, which asks for __CUDACC__
@@ -30,7 +35,11 @@
 #                       cuda/, mpi/ and c/, without the help of a .cuh
 set -euo pipefail
 
-root=${1:-"$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/include"}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=${1:-"$(cd "$here/../.." && pwd)/include"}
+# The lists of another tree are beside it.
+lists=$here
+if [ $# -gt 0 ]; then lists=$root; fi
 cd "$root"
 mapfile -t files < <(find nanovllm -type f | LC_ALL=C sort)
 if [ "${#files[@]}" -eq 0 ]; then
@@ -42,15 +51,50 @@ graph=$(mktemp)
 trap 'rm -f "$graph"' EXIT
 
 status=0
-awk -v graph="$graph" '
+awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/budgets.txt" '
   function complain(line, text) {
     print FILENAME ":" line ": " text
     violations++
   }
 
-  # nanovllm/kv/block_manager.hpp is in folder "kv"; the files at the top have their own name.
-  function folder_of(path,   parts) {
-    return split(path, parts, "/") == 2 ? parts[2] : parts[2] "/"
+  # nanovllm/kv/block_manager.hpp is in folder "kv/", nanovllm/with/moe/mesh.hpp in "with/moe/"; the
+  # files at the top have their own name, and the faces of wings, with/moe.hpp, are in "with/".
+  function folder_of(path,   parts, count) {
+    count = split(path, parts, "/")
+    if (count == 2) return parts[2]
+    if ((parts[2] == "with" || parts[2] == "api") && count > 3) return parts[2] "/" parts[3] "/"
+    return parts[2] "/"
+  }
+
+  # "house", "with" or "api"; "face" of what brings all storeys together.
+  function storey_of(path,   folder) {
+    folder = folder_of(path)
+    if (folder ~ /^with\//) return "with"
+    if (folder ~ /^api\// || folder == "c/") return "api"
+    return (folder in above_all) ? "face" : "house"
+  }
+
+  # What a wing may include; how it is read is in the comment at the top.
+  function check_wing(line, from, to,   source, target) {
+    source = folder_of(from)
+    target = folder_of(to)
+    if (source == "with/") {
+      if (target == "with/" || to ~ ("^" substr(from, 1, length(from) - 4) "/")) return
+    } else if (storey_of(to) == "with") {
+      if (source == target) {
+        if (from ~ /\/cpu\// && to ~ /\/cuda\// || from ~ /\/cuda\// && to ~ /\/cpu\//)
+          complain(line, "the parts for CPU and CUDA of " source " do not see each other: " to)
+        return
+      }
+      if (index(" " wings_of[source] " ", " " target " ") > 0) return
+    } else if (storey_of(to) == "house") {
+      if (target == "cpu/") {
+        if (from ~ /\/cpu\//) return
+      } else if (target == "cuda/") {
+        if (from ~ /\.cuh$/ || from ~ /\/cuda\// || source in on_cuda) return
+      } else if (to !~ /\.cuh$/ || from ~ /\.cuh$/) return
+    }
+    complain(line, source " may not include " to)
   }
 
   # nanovllm/cuda/tile/vec.cuh is in the part "cuda/tile/" of cuda/, nanovllm/cuda/backend.cuh in
@@ -75,6 +119,10 @@ awk -v graph="$graph" '
     if (module == "cuda/" && parts[3] == "linear") return "cuda/linear/" (count > 4 ? parts[4] "/" : "")
     if (module == "cuda/" && parts[3] in architectures && parts[4] == "linear")
       return "cuda/" parts[3] "/linear/" (count > 5 ? parts[5] "/" : "")
+    if (parts[2] == "api") {
+      module = "api/" parts[3] "/"
+      return (module in allowed_in_module) ? module (count > 4 ? parts[4] "/" : "") : ""
+    }
     if (!(module in allowed_in_module)) return ""
     return module (count > 3 ? parts[3] "/" : "")
   }
@@ -104,6 +152,15 @@ awk -v graph="$graph" '
   function check_arrow(line, from, to,   source, target) {
     source = folder_of(from)
     target = folder_of(to)
+    if (storey_of(from) == "with") {
+      check_wing(line, from, to)
+      return
+    }
+    if (storey_of(from) == "house" && storey_of(to) ~ /^(with|api)$/) {
+      if ((from " " to) in arrow_line) arrow_used[from " " to]
+      else complain(line, "the house may not include " to)
+      return
+    }
     if (source == "cuda/" && target == "cuda/") {
       source = part_of(from)
       target = part_of(to)
@@ -142,28 +199,64 @@ awk -v graph="$graph" '
     allowed["text/"] = "core/ io/ text/"
     allowed["chat/"] = "core/ io/ chat/"
     allowed["serve/"] = "core/ io/ text/ chat/ sampling/ engine/ grammar/ serve/ version.hpp"
-    allowed["c/"] = allowed["serve/"] " c/ kv/kv_config.hpp"
+    allowed["serve/"] = allowed["serve/"] " api/chat/ with/pooling/ with/sessions/"
+    allowed["c/"] = allowed["serve/"] " c/ kv/kv_config.hpp c/nanovllm.h"
+    allowed["api/chat/"] = "core/ io/ chat/ api/chat/"
     allowed["grammar/"] = "core/ io/ text/ grammar/ sampling/choice_source.hpp sampling/token_mask_source.hpp"
     allowed["engine/"] = "core/ ops/ kv/ sched/ sampling/ model/ parallel/ io/ text/ chat/ engine/ fwd.hpp version.hpp"
     allowed["mpi/"] = "core/ parallel/ engine/ mpi/"
-    allowed["mpi.hpp"] = "mpi/"
+    allowed["mpi.hpp"] = "mpi/ with/"
     allowed["version.hpp"] = ""
     allowed["fwd.hpp"] = "core/ version.hpp"
     allowed["policy.hpp"] = allowed["engine/"] " cpu/"
     allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp"
     # A face names the public headers of its module, and the umbrella names the faces.
     allowed["nanovllm.hpp"] = "engine/all_models.hpp engine/make_engine.hpp " \
-        "cuda_policy.hpp engine.hpp full_policy.hpp fwd.hpp policy.hpp version.hpp"
+        "cuda_policy.hpp engine.hpp full_policy.hpp fwd.hpp policy.hpp version.hpp with/"
     num_faces = split("chat core cpu grammar io kv model ops parallel sampling sched serve text", faces, " ")
     for (i = 1; i <= num_faces; i++) {
-      allowed[faces[i] ".hpp"] = faces[i] "/"
+      allowed[faces[i] ".hpp"] = faces[i] "/ api/" faces[i] "/"
       allowed["nanovllm.hpp"] = allowed["nanovllm.hpp"] " " faces[i] ".hpp"
     }
     allowed["engine.hpp"] = allowed["engine.hpp"] " cuda.cuh"
-    allowed["implementation.hpp"] = "engine/ model/ nanovllm.hpp full_policy.hpp policy.hpp"
-    allowed["full_policy.hpp"] = "engine/ engine.hpp policy.hpp"
+    allowed["implementation.hpp"] = \
+        "engine/ model/ with/any/ with/sessions/ nanovllm.hpp full_policy.hpp policy.hpp"
+    allowed["full_policy.hpp"] = "engine/ with/tiers/ engine.hpp policy.hpp"
     allowed["cuda_policy.hpp"] = "kv/ parallel/ engine/runner/thread_ranks.hpp policy.hpp"
-    allowed["cuda.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp cuda_policy.hpp"
+    allowed["cuda.cuh"] = \
+        "core/ kv/ parallel/ cuda/ with/batch_invariant/ with/peers/ policy.hpp cuda_policy.hpp"
+
+    # What includes storeys above the house because it is there to bring them together.
+    num_above = split("nanovllm.hpp implementation.hpp full_policy.hpp cuda.cuh chat.hpp grammar.hpp " \
+                      "mpi.hpp serve.hpp", above, " ")
+    for (i = 1; i <= num_above; i++) above_all[above[i]]
+
+    # Left: a wing. Right: the wings that it is made of, apart from itself.
+    wings_of["with/any/"] = "with/gpt2/ with/moe/"
+    wings_of["with/batch_invariant/"] = "with/moe/"
+    wings_of["with/moe/"] = "with/eight_bits/"
+    wings_of["with/tiers/"] = "with/sessions/"
+    num_wings = split("batch_invariant eight_bits gguf gpt2 moe mpi peers pooling radix sessions shards " \
+                      "tiers any", wings, " ")
+    allowed["with/"] = "with/"
+    for (i = 1; i <= num_wings; i++) allowed["with/" wings[i] "/"] = "with/" wings[i] "/"
+    # Wings that are for GPUs alone have no folder cuda/.
+    on_cuda["with/batch_invariant/"]
+    on_cuda["with/peers/"]
+
+    while ((getline row < arrows) > 0) {
+      if (row ~ /^#/ || row == "") continue
+      split(row, words, " ")
+      arrow_line["nanovllm/" words[1] " nanovllm/" words[2]]
+      num_arrows++
+    }
+    while ((getline row < budgets) > 0) {
+      if (row ~ /^#/ || row == "") continue
+      split(row, words, " ")
+      num_budgets++
+      most_files[words[1]] = words[2]
+      most_lines[words[1]] = words[3]
+    }
 
     # The folders of cuda/ with kernels for one architecture.
     architectures["hopper"]
@@ -368,7 +461,7 @@ awk -v graph="$graph" '
     member = $0
     sub(/ = (-1|0);.*/, "", member)
     sub(/.* /, "", member)
-    if (FILENAME ~ /\.hpp$/ && folder_of(FILENAME) !~ /^(cuda|cpu)\/$/ &&
+    if (FILENAME ~ /\.hpp$/ && FILENAME !~ /\/(cuda|cpu)\// &&
         !((FILENAME " " member) in wire))
       complain(FNR, "an unset " member " is a std::optional without a value")
   }
@@ -404,7 +497,8 @@ awk -v graph="$graph" '
       beside = FILENAME
       sub(/\.hpp$/, ".inc", beside)
       if (name ~ /\.inc$/ && num_includers[name]++ == 0) includer[name] = FILENAME
-      if (name ~ /\.inc$/ && folder_of(name) != folder_of(FILENAME) && name != beside)
+      if (name ~ /\.inc$/ && folder_of(name) != folder_of(FILENAME) && name != beside &&
+          !(name == "nanovllm/cpu/for_each_isa.inc" && FILENAME ~ /\/cpu\//))
         complain(FNR, "a .inc file belongs to its folder alone: " name)
       if (name ~ /\.cuh$/ && FILENAME ~ /\.hpp$/ &&
           !(FILENAME == "nanovllm/engine.hpp" && in_nvcc))
@@ -422,6 +516,30 @@ awk -v graph="$graph" '
     reached[path] = 1
     count = split(edges[path], next_files, " ")
     for (k = 1; k <= count; k++) reach(next_files[k])
+  }
+
+  # A room of the house, a wing, a part of api/; and their sums, "house", "with" and "api".
+  function check_budgets(   i, room, storey, rooms) {
+    FILENAME = budgets
+    for (i = 1; i < ARGC; i++) {
+      storey = storey_of(ARGV[i])
+      room = folder_of(ARGV[i])
+      if (room !~ /\/$/ || room == "with/") room = "faces/"
+      num_files[room]++
+      files_lines[room] += num_lines[ARGV[i]]
+      if (storey == "face") continue
+      num_files[storey]++
+      files_lines[storey] += num_lines[ARGV[i]]
+    }
+    for (room in most_files)
+      if (!(room in num_files)) complain(0, "there is no " room)
+    if (num_budgets == 0) return  # a tree without that list
+    for (room in num_files) {
+      if (!(room in most_files)) complain(0, "no line for " room)
+      else if (num_files[room] > most_files[room] + 0 || files_lines[room] > most_lines[room] + 0)
+        complain(0, room " has " num_files[room] " files and " files_lines[room] " lines; at most " \
+                 most_files[room] " and " most_lines[room])
+    }
   }
 
   END {
@@ -459,10 +577,16 @@ awk -v graph="$graph" '
     }
     reach(FILENAME)
     for (i = 1; i < ARGC; i++)
-      if (ARGV[i] ~ /\.hpp$/ &&
-          folder_of(ARGV[i]) !~ /^((c|cuda|mpi)\/|implementation\.hpp|mpi\.hpp)$/ &&
-          !(ARGV[i] in reached))
+      if (ARGV[i] ~ /\.hpp$/ && ARGV[i] !~ /\/cuda\// && !(folder_of(ARGV[i]) in on_cuda) &&
+          folder_of(ARGV[i]) !~ /^((c|api\/c|mpi|with\/mpi)\/|implementation\.hpp|mpi\.hpp)$/ &&
+          ARGV[i] != "nanovllm/with/mpi.hpp" && !(ARGV[i] in reached))
         complain(1, "does not reach " ARGV[i])
+
+    FILENAME = arrows
+    for (arrow in arrow_line)
+      if (!(arrow in arrow_used)) complain(0, "nothing needs the line of " arrow)
+    check_budgets()
+    if (violations == 0 && num_arrows > 0) print num_arrows " arrows from the house to with/ and api/"
     exit violations > 0
   }
 ' "${files[@]}" || status=1

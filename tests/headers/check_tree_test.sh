@@ -10,7 +10,7 @@ failures=0
 
 # A clean tree with one header per folder that the cases below use.
 fresh_tree() {
-  rm -rf "$scratch/nanovllm"
+  rm -rf "$scratch/nanovllm" "$scratch"/*.txt
   local path
   for path in core/a core/b ops/op cpu/op kv/pool sched/plan model/config model/weights \
               model/qwen3/qwen3 io/safetensors io/file text/tokenizer grammar/regex \
@@ -55,21 +55,36 @@ fresh_tree() {
   include cpu/op.hpp nanovllm/cpu/fragment.inc
   include grammar/regex.hpp nanovllm/text/tokenizer.hpp
   include engine.hpp nanovllm/engine/core.hpp
+  for path in with/gguf/reader with/gguf with/moe/experts with/moe/cpu/experts with/moe \
+              with/eight_bits/rows with/eight_bits; do
+    mkdir -p "$(dirname "$scratch/nanovllm/$path")"
+    printf '#pragma once\n' > "$scratch/nanovllm/$path.hpp"
+  done
+  mkdir -p "$scratch/nanovllm/with/moe/cuda"
+  printf '#pragma once\n' > "$scratch/nanovllm/with/moe/cuda/experts.cuh"
+  include with/gguf.hpp nanovllm/with/gguf/reader.hpp
+  include with/moe.hpp nanovllm/with/moe/experts.hpp
+  include with/moe.hpp nanovllm/with/moe/cpu/experts.hpp
+  include with/moe/experts.hpp nanovllm/with/eight_bits/rows.hpp
+  include with/moe/cpu/experts.hpp nanovllm/cpu/op.hpp
+  include with/moe/cuda/experts.cuh nanovllm/cuda/linear/linear.cuh
+  include with/gguf/reader.hpp nanovllm/io/file.hpp
   local folder
   for folder in core ops cpu kv sched model io text grammar sampling parallel serve; do
     { printf '#pragma once\n'
-      (cd "$scratch" && find "nanovllm/$folder" -name '*.hpp' -printf '#include "%p"\n')
+      (cd "$scratch" && find nanovllm -path "nanovllm/$folder/*.hpp" -printf '#include "%p"\n' -o \
+        -path "nanovllm/api/$folder/*.hpp" -printf '#include "%p"\n')
     } > "$scratch/nanovllm/$folder.hpp"
   done
   { printf '#pragma once\n'
-    (cd "$scratch" && find nanovllm -maxdepth 1 -name '*.hpp' -printf '#include "%p"\n')
+    (cd "$scratch" && find nanovllm nanovllm/with -maxdepth 1 -name '*.hpp' -printf '#include "%p"\n')
   } > "$scratch/umbrella"
   mv "$scratch/umbrella" "$scratch/nanovllm/nanovllm.hpp"
-  mkdir -p "$scratch/nanovllm/c"
+  mkdir -p "$scratch/nanovllm/"{c,api/c}
   printf '#ifndef NANOVLLM_C_API_H\n#define NANOVLLM_C_API_H\n#include <stddef.h>\n#endif\n' \
     > "$scratch/nanovllm/c/api.h"
   printf '#pragma once\n' > "$scratch/nanovllm/c/handle.hpp"
-  mkdir -p "$scratch/nanovllm/mpi"
+  mkdir -p "$scratch/nanovllm/mpi/"
   printf '#pragma once\n#include <mpi.h>\n' > "$scratch/nanovllm/mpi/ranks.hpp"
   include mpi/ranks.hpp nanovllm/engine/runner/runner.hpp
   printf '#pragma once\n#include "nanovllm/mpi/ranks.hpp"\n' > "$scratch/nanovllm/mpi.hpp"
@@ -136,8 +151,48 @@ c_guard() { printf '#pragma once\n' > "$scratch/nanovllm/c/api.h"; }
 c_includes() { sed -i 's/stddef/stdio/' "$scratch/nanovllm/c/api.h"; }
 empty() { : > "$scratch/nanovllm/core/a.hpp"; }
 
+arrow() { include text/tokenizer.hpp nanovllm/with/gguf/reader.hpp; }
+known_arrow() { arrow; echo 'text/tokenizer.hpp with/gguf/reader.hpp' > "$scratch/house_arrows.txt"; }
+old_arrow() { echo 'text/tokenizer.hpp with/gguf/reader.hpp' > "$scratch/house_arrows.txt"; }
+# The figures of all rooms as they are, but for those of one.
+budget_of() {
+  (cd "$scratch" && find nanovllm -type f | awk '
+    { split($0, parts, "/"); room = parts[3] == "" ? "faces/" : parts[2] "/" }
+    parts[2] ~ /^(with|api)$/ && parts[4] != "" { room = parts[2] "/" parts[3] "/" }
+    parts[2] == "with" && parts[4] == "" { room = "faces/" }
+    { print room }' | sort -u | awk -v room="$1" -v files="$2" -v lines="$3" '
+    { print $1, $1 == room ? files " " lines : "99 999" }
+    END { print "house 99 999"; print "with 99 999"; print "api 99 999" }') > "$scratch/budgets.txt"
+}
+house_over() { budget_of none/ 1 1; sed -i 's/^house.*/house 20 999/' "$scratch/budgets.txt"; }
+no_budget() { budget_of none/ 1 1; sed -i '/^kv/d' "$scratch/budgets.txt"; }
+gone_budget() { budget_of none/ 1 1; echo 'disk/ 1 1' >> "$scratch/budgets.txt"; }
+
 fresh_tree
 expect_clean "the clean tree"
+known_arrow
+expect_clean "an arrow that is on the list"
+fresh_tree
+budget_of core/ 2 9
+expect_clean "a tree within its budgets"
+expect "the house may not include nanovllm/with/gguf/reader.hpp" "the house sees a wing" arrow
+expect "nothing needs the line" "an arrow on the list that is not there" old_arrow
+expect "with/gguf/ may not include" "a wing sees a wing" \
+  include with/gguf/reader.hpp nanovllm/with/moe/experts.hpp
+expect "with/moe/ may not include" "a wing's host part sees the CPU" \
+  include with/moe/experts.hpp nanovllm/cpu/op.hpp
+expect "with/moe/ may not include" "a wing's part for the CPU sees CUDA" \
+  include with/moe/cpu/experts.hpp nanovllm/cuda/linear/tuning.hpp
+expect "do not see each other" "a wing's part for CUDA sees that for the CPU" \
+  include with/moe/cuda/experts.cuh nanovllm/with/moe/cpu/experts.hpp
+expect "with/ may not include" "a face of a wing sees another wing" \
+  include with/gguf.hpp nanovllm/with/moe/experts.hpp
+expect "core/ has 2 files and" "a room over its budget of files" budget_of core/ 1 99
+expect "core/ has 2 files and" "a room over its budget of lines" budget_of core/ 2 3
+expect "house has " "a house over its budget" house_over
+expect "no line for kv/" "a room without a budget" no_budget
+expect "there is no disk/" "a budget of no room" gone_budget
+fresh_tree
 { echo '#pragma once'; echo '/// Longer than 400 lines: one table.'; seq -f '// %g' 400; } \
   > "$scratch/nanovllm/core/a.hpp"
 expect_clean "a long header that says why"
@@ -248,7 +303,7 @@ expect "ends in .hpp, .cuh or .inc" "another suffix" wrong_suffix
 expect "must be #ifndef NANOVLLM_C_API_H" "a header for C without its guard" c_guard
 expect "<stddef.h> and <stdint.h> alone" "a header for C sees more of C's library" c_includes
 expect "<stddef.h> and <stdint.h> alone" "a header for C sees C++" include c/api.h nanovllm/core/a.hpp
-expect "engine/ may not include" "the engine sees the interface for C" \
+expect "the house may not include" "the engine sees the interface for C" \
   include engine/runner/runner.hpp nanovllm/c/api.h
 
 if [ "$failures" -gt 0 ]; then
