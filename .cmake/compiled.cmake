@@ -119,9 +119,32 @@ nanovllm_bodies(_nanovllm_sources engine OWN engine BELOW ${_nanovllm_below_engi
 foreach(_policy IN LISTS _nanovllm_policies)
   nanovllm_engines(_nanovllm_sources cpp "${_nanovllm_shape_list}" ${_policy})
 endforeach()
-nanovllm_bodies(_nanovllm_sources model OWN ops kv parallel model sampling sched cpu BELOW core io)
-nanovllm_bodies(_nanovllm_sources text OWN core io text)
-nanovllm_bodies(_nanovllm_sources chat OWN chat BELOW core io)
+# The wings, a line each: those that files, models and schedulers are made of, and those of the engine.
+set(_nanovllm_wings_of_files
+  with/gguf
+)
+set(_nanovllm_wings_of_models
+  with/eight_bits
+  with/gpt2
+  with/moe
+  with/peers
+  with/radix
+  with/shards
+)
+set(_nanovllm_wings_of_engines
+  with/any
+  with/pooling
+  with/sessions
+  with/tiers
+)
+set(_nanovllm_files core io ${_nanovllm_wings_of_files})
+set(_nanovllm_models ops kv parallel model sampling sched ${_nanovllm_wings_of_models})
+set(_nanovllm_below_engine ${_nanovllm_files} text chat api/chat ${_nanovllm_models})
+nanovllm_bodies(_nanovllm_sources engine
+  OWN engine ${_nanovllm_wings_of_engines} BELOW ${_nanovllm_below_engine} cpu)
+nanovllm_bodies(_nanovllm_sources model OWN ${_nanovllm_models} cpu BELOW ${_nanovllm_files})
+nanovllm_bodies(_nanovllm_sources text OWN ${_nanovllm_files} text)
+nanovllm_bodies(_nanovllm_sources chat OWN chat api/chat BELOW ${_nanovllm_files})
 list(APPEND _nanovllm_sources "${PROJECT_SOURCE_DIR}/.cmake/compiled/kernels.cpp")
 nanovllm_add_compiled(nanovllm nanovllm_header_only ${NANOVLLM_INSTALL} ${_nanovllm_sources})
 add_library(nanovllm::nanovllm ALIAS nanovllm)
@@ -131,18 +154,20 @@ nanovllm_define_list(nanovllm NANOVLLM_SHAPES "${_nanovllm_shapes}")
 nanovllm_define_list(nanovllm NANOVLLM_POLICIES "${_nanovllm_policies}")
 target_compile_definitions(nanovllm INTERFACE NANOVLLM_LIBRARY)  # which lacks grammar/ and serve/
 
-# nanovllm_part(NAME LIBRARY BELOW FOLDER...): nanovllm::NAME, the bodies of the folder NAME and what
+# nanovllm_part(NAME LIBRARY FOLDER BELOW FOLDER...): nanovllm::NAME, the bodies of a folder and what
 # LIBRARY has.
 function(nanovllm_part name library)
-  nanovllm_bodies(sources ${name} OWN ${name} ${ARGN})
+  nanovllm_bodies(sources ${name} OWN ${ARGN})
   nanovllm_add_compiled(nanovllm_${name} ${library} ${NANOVLLM_INSTALL} ${sources})
   add_library(nanovllm::${name} ALIAS nanovllm_${name})
   string(TOUPPER "NANOVLLM_${name}" macro)
   target_compile_definitions(nanovllm_${name} PUBLIC ${macro})
   set_target_properties(nanovllm_${name} PROPERTIES EXPORT_NAME ${name})
 endfunction()
-nanovllm_part(grammar nanovllm BELOW core io text ops model sampling)
-nanovllm_part(serve nanovllm_grammar BELOW ${_nanovllm_below_engine} grammar engine)
+nanovllm_part(grammar nanovllm grammar BELOW ${_nanovllm_files} text ops model sampling
+  ${_nanovllm_wings_of_models})
+nanovllm_part(serve nanovllm_grammar serve BELOW ${_nanovllm_below_engine} grammar engine
+  ${_nanovllm_wings_of_engines})
 
 # A consumer has enabled the CUDA language, or there is nothing to compile with. Mixtures of experts need
 # an include for their kernels.
