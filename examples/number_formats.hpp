@@ -7,15 +7,15 @@
 #include <nanovllm/engine/engine_config.hpp>
 #if defined(NANOVLLM_EIGHT_BITS)
 #include <nanovllm/cpu/backend.hpp>
-#include <nanovllm/cpu/linear/fp8_matrix.hpp>
-#include <nanovllm/cpu/quantized/linear.hpp>
-#include <nanovllm/model/save_quantized.hpp>
-#include <nanovllm/ops/fp8_kv.hpp>
-#include <nanovllm/ops/int8_kv.hpp>
-#include <nanovllm/ops/int_weight.hpp>
+#include <nanovllm/with/eight_bits/checkpoint/save_quantized.hpp>
+#include <nanovllm/with/eight_bits/cpu/fp8_matrix.hpp>
+#include <nanovllm/with/eight_bits/cpu/linear.hpp>
+#include <nanovllm/with/eight_bits/fp8_kv.hpp>
+#include <nanovllm/with/eight_bits/int8_kv.hpp>
+#include <nanovllm/with/eight_bits/int_weight.hpp>
 #if defined(__CUDACC__)
 #include <nanovllm/cuda/experts/fp8_ops.cuh>
-#include <nanovllm/cuda/linear/fp8/ops.cuh>
+#include <nanovllm/with/eight_bits/cuda/ops.cuh>
 #endif
 #endif
 

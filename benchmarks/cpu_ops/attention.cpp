@@ -17,8 +17,8 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cpu/aligned_buffer.hpp"
 #include "nanovllm/cpu/kernels/kv_store.hpp"
-#include "nanovllm/ops/fp8_kv.hpp"
-#include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/with/eight_bits/fp8_kv.hpp"
+#include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "options.hpp"
 
 namespace {

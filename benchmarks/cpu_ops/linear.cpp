@@ -11,9 +11,9 @@
 
 #include "ceilings.hpp"
 #include "nanovllm/cpu/backend.hpp"
-#include "nanovllm/cpu/quantized/linear.hpp"
-#include "nanovllm/ops/int_weight.hpp"
 #include "nanovllm/ops/weight_format.hpp"
+#include "nanovllm/with/eight_bits/cpu/linear.hpp"
+#include "nanovllm/with/eight_bits/int_weight.hpp"
 #include "options.hpp"
 
 namespace {

@@ -12,8 +12,8 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
-#include "nanovllm/ops/fp8_kv.hpp"
-#include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/with/eight_bits/fp8_kv.hpp"
+#include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "timing.cuh"
 
 namespace nanovllm::bench {

@@ -9,13 +9,13 @@
 #include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/elementwise/qk_norm_rope_store.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
-#include "nanovllm/cuda/linear/fp8/few_rows.cuh"
-#include "nanovllm/cuda/linear/fp8/heads.cuh"
-#include "nanovllm/cuda/linear/fp8/products.cuh"
-#include "nanovllm/cuda/linear/fp8/swiglu.cuh"
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
-#include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/with/eight_bits/cuda/few_rows.cuh"
+#include "nanovllm/with/eight_bits/cuda/heads.cuh"
+#include "nanovllm/with/eight_bits/cuda/products.cuh"
+#include "nanovllm/with/eight_bits/cuda/swiglu.cuh"
+#include "nanovllm/with/eight_bits/int8_kv.hpp"
 
 namespace nanovllm::bench {
 namespace {

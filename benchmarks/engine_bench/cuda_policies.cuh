@@ -3,8 +3,8 @@
 
 #include <type_traits>
 
-#include "nanovllm/cuda/linear/fp8/ops.cuh"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/with/eight_bits/cuda/ops.cuh"
 
 namespace engine_bench {
 

@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "../cpu_ops/ceilings.hpp"
-#include "nanovllm/cpu/quantized/linear.hpp"
 #include "nanovllm/full_policy.hpp"
-#include "nanovllm/ops/int_weight.hpp"
+#include "nanovllm/with/eight_bits/cpu/linear.hpp"
+#include "nanovllm/with/eight_bits/int_weight.hpp"
 #include "program.hpp"
 
 namespace engine_bench {

@@ -18,9 +18,9 @@
 #include "measure.hpp"
 #include "models.hpp"
 #include "nanovllm/engine.hpp"
-#include "nanovllm/ops/fp8_kv.hpp"
-#include "nanovllm/ops/int8_kv.hpp"
 #include "nanovllm/policy.hpp"
+#include "nanovllm/with/eight_bits/fp8_kv.hpp"
+#include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "report.hpp"
 #include "sizing.hpp"
 

@@ -34,16 +34,16 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/cpu/linear/fp8_matrix.hpp"
-#include "nanovllm/cpu/quantized/linear.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
-#include "nanovllm/ops/fp8_kv.hpp"
-#include "nanovllm/ops/int8_kv.hpp"
-#include "nanovllm/ops/int_weight.hpp"
-#include "nanovllm/ops/static_fp8_kv.hpp"
 #include "nanovllm/policy.hpp"
+#include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
+#include "nanovllm/with/eight_bits/cpu/linear.hpp"
+#include "nanovllm/with/eight_bits/fp8_kv.hpp"
+#include "nanovllm/with/eight_bits/int8_kv.hpp"
+#include "nanovllm/with/eight_bits/int_weight.hpp"
+#include "nanovllm/with/eight_bits/static_fp8_kv.hpp"
 
 namespace nv = nanovllm;
 
@@ -57,7 +57,7 @@ struct FormatPolicy : nv::Float32Policy {
 };
 
 /// `Fp8Matrix`, by which rows are multiplied as GPUs do more than 16 of them: rounded to 8 bits, 128
-/// columns at a time (cuda/linear/fp8/quantise.cuh).
+/// columns at a time (with/eight_bits/cuda/quantise.cuh).
 class RoundingMatrix : public nv::cpu::Fp8Matrix {
   using nv::cpu::Fp8Matrix::Fp8Matrix;
 };

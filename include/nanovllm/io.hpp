@@ -12,4 +12,4 @@
 #include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/io/safetensors.hpp"
 #include "nanovllm/io/safetensors_checkpoint.hpp"
-#include "nanovllm/io/safetensors_writer.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/safetensors_writer.hpp"

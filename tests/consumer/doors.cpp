@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
   expect(has_parts, "GGUF", "io/gguf/gguf_checkpoint.hpp", "4",
          [&] { return num_tokens(fixtures / "gguf/qwen3.gguf"); });
   for (const char* packed : {"packed/awq", "packed/ct"})
-    expect(has_parts, packed, "model/quantization/packed_integers.hpp", "4",
+    expect(has_parts, packed, "with/eight_bits/checkpoint/packed_integers.hpp", "4",
            [&] { return num_tokens(fixtures / packed); });
 
   std::string warnings;

@@ -2,4 +2,4 @@
 #include <nanovllm/chat.hpp>
 #include <nanovllm/engine/pooled_calls.hpp>
 #include <nanovllm/io/gguf/gguf_checkpoint.hpp>
-#include <nanovllm/model/quantization/packed_integers.hpp>
+#include <nanovllm/with/eight_bits/checkpoint/packed_integers.hpp>

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
-#include "cuda/linear/fp8/fp8_problem.cuh"
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/experts/fp8_ops.cuh"
@@ -24,14 +23,15 @@
 #include "nanovllm/cuda/experts/route.cuh"
 #include "nanovllm/cuda/hopper/batch_invariant/linear.cuh"
 #include "nanovllm/cuda/hopper/hopper.cuh"
-#include "nanovllm/cuda/linear/fp8/few_rows.cuh"
-#include "nanovllm/cuda/linear/fp8/matrix.cuh"
-#include "nanovllm/cuda/linear/fp8/products.cuh"
-#include "nanovllm/cuda/linear/fp8/quantise.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 #include "nanovllm/ops/expert_mlp.hpp"
 #include "nanovllm/ops/route_experts.hpp"
+#include "nanovllm/with/eight_bits/cuda/few_rows.cuh"
+#include "nanovllm/with/eight_bits/cuda/matrix.cuh"
+#include "nanovllm/with/eight_bits/cuda/products.cuh"
+#include "nanovllm/with/eight_bits/cuda/quantise.cuh"
+#include "with/eight_bits/cuda/fp8_problem.cuh"
 
 namespace nanovllm::test {
 namespace {

@@ -7,8 +7,8 @@
 #include "catch.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/setup.hpp"
-#include "nanovllm/ops/int8_kv.hpp"
 #include "nanovllm/policy.hpp"
+#include "nanovllm/with/eight_bits/int8_kv.hpp"
 
 namespace nanovllm {
 namespace {

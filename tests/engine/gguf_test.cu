@@ -11,8 +11,8 @@
 
 #include "cuda/gpu_test.cuh"
 #include "engine/gguf_cases.hpp"
-#include "nanovllm/cpu/linear/fp8_matrix.hpp"
-#include "nanovllm/cuda/linear/fp8/ops.cuh"
+#include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
+#include "nanovllm/with/eight_bits/cuda/ops.cuh"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

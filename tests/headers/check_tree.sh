@@ -287,7 +287,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
       own = "cuda/" name "/"
       allowed_in_cuda[own "attention/"] = below_families " cuda/attention/varlen/ " own "attention/"
       allowed_in_cuda[own "experts/"] = below_families \
-          " cuda/experts/ cuda/linear/fp8/elements.cuh " own "experts/"
+          " cuda/experts/ with/eight_bits/cuda/elements.cuh " own "experts/"
       allowed_in_cuda[own "linear/"] = below_families " cuda/linear/ " own "linear/"
       allowed_in_cuda[own "batch_invariant/"] = below_families " cuda/linear/ " own "batch_invariant/"
       allowed_in_cuda[own] = below_families " cuda/architecture.hpp cuda/linear/ " \
@@ -297,7 +297,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     }
     allowed_in_cuda["cuda/linear/"] = allowed_in_cuda["cuda/linear/"] " cuda/architecture.hpp"
     allowed_in_cuda["cuda/experts/"] = allowed_in_cuda["cuda/experts/"] " cuda/architecture.hpp " \
-        "cuda/linear/fp8/elements.cuh cuda/linear/fp8/matrix.cuh"
+        "with/eight_bits/cuda/elements.cuh with/eight_bits/cuda/matrix.cuh"
 
     # The batch-invariant backend: it takes parts of the families, and the backend without its mode.
     allowed_in_cuda["cuda/batch_invariant/"] = \
@@ -347,10 +347,9 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["sched/policy/"] = "sched/batch_config.hpp sched/plan_builder.hpp " \
         "sched/queues.hpp sched/sequence.hpp sched/step_plan.hpp"
 
-    allowed_in_module["model/"] = "model/quantization/"
-    allowed_in_module["model/quantization/"] = ""
+    allowed_in_module["model/"] = "with/eight_bits/checkpoint/"
     allowed_in_module["model/layers/"] = "model/"
-    allowed_in_module["model/qwen3/"] = "model/ model/layers/ model/quantization/"
+    allowed_in_module["model/qwen3/"] = "model/ model/layers/ with/eight_bits/checkpoint/"
     allowed_in_module["model/qwen3_moe/"] = "model/ model/layers/ model/qwen3/"
     allowed_in_module["model/gpt2/"] = "model/ model/layers/"
 
@@ -367,8 +366,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["cuda/hopper/linear/wide_m/"] = linear_tops
     allowed_in_module["cuda/linear/dispatch/"] = linear_tops dense_families
     allowed_in_module["cuda/linear/tune/"] = linear_tops " cuda/linear/dispatch/"
-    allowed_in_module["cuda/linear/fp8/"] = \
-        linear_tops " cuda/linear/blas/ cuda/linear/dispatch/ cuda/linear/tune/"
 
     # Members that may be -1 or 0 where nothing is set.
     wire["nanovllm/ops/sampling_batch.hpp num_logprobs"]
@@ -397,22 +394,12 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     loaders["nanovllm/model/gpt2/config.hpp"]
     loaders["nanovllm/model/prefixed_checkpoint.hpp"]
     loaders["nanovllm/model/surplus_tensors.hpp"]
-    loaders["nanovllm/model/quantization/kv_scales.hpp"]
-    loaders["nanovllm/model/quantization/packed.hpp"]
-    loaders["nanovllm/model/quantization/packed_checks.hpp"]
-    loaders["nanovllm/model/quantization/packed_config.hpp"]
-    loaders["nanovllm/model/quantization/packed_integers.hpp"]
-    loaders["nanovllm/model/quantization/packed_tensors.hpp"]
-    loaders["nanovllm/model/quantization/packed_writer.hpp"]
-    loaders["nanovllm/model/quantization/quantization_config.hpp"]
-    loaders["nanovllm/model/quantization/stored_rows.hpp"]
-    loaders["nanovllm/model/quantization/tensor_scales.hpp"]
+    loaders["nanovllm/model/stored_rows.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]
     loaders["nanovllm/model/qwen3_moe/config.hpp"]
     loaders["nanovllm/model/qwen3_moe/separate_experts.hpp"]
     loaders["nanovllm/model/qwen3_moe/weights.hpp"]
     loaders["nanovllm/model/registry.hpp"]
-    loaders["nanovllm/model/save_quantized.hpp"]
     loaders["nanovllm/model/weights.hpp"]
     loaders["nanovllm/sampling/sampling_json.hpp"]
 

@@ -5,7 +5,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/experts/fp8_ops.cuh"
-#include "nanovllm/cuda/linear/fp8/ops.cuh"
+#include "nanovllm/with/eight_bits/cuda/ops.cuh"
 
 namespace nanovllm {
 

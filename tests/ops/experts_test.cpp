@@ -2,7 +2,7 @@
 
 #include "cpu/op_test.hpp"
 #include "nanovllm/cpu/backend.hpp"
-#include "nanovllm/cpu/linear/fp8_matrix.hpp"
+#include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
 #include "ops/expert_cases.hpp"
 
 using namespace nanovllm;

@@ -4,12 +4,12 @@
 
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cpu/backend.hpp"
-#include "nanovllm/cpu/linear/fp8_matrix.hpp"
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/batch_invariant/batch_invariant_backend.cuh"
 #include "nanovllm/cuda/experts/fp8_ops.cuh"
 #include "nanovllm/cuda/experts/ops.cuh"
 #include "nanovllm/cuda/hopper/experts/tuning.hpp"
+#include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
 #include "ops/expert_cases.hpp"
 
 using namespace nanovllm;

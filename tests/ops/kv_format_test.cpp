@@ -17,7 +17,7 @@
 #include "nanovllm/cpu/kernels/swap_blocks.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/kv/kv_rows.hpp"
-#include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/with/eight_bits/int8_kv.hpp"
 
 using namespace nanovllm;
 

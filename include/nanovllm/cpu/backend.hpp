@@ -11,7 +11,6 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/ops/host_staging.hpp"
 #include "nanovllm/cpu/aligned_buffer.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/kernels.hpp"
@@ -19,6 +18,7 @@
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
 #include "nanovllm/cpu/system_memory.hpp"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/host_staging.hpp"
 
 namespace nanovllm {
 
@@ -38,8 +38,8 @@ class CpuBackend {
   using Buffer = cpu::AlignedBuffer<T>;
   template <Element T>
   using Matrix = cpu::PackedMatrix<T>;
-  using Fp8Matrix = cpu::Fp8Matrix;      ///< cpu/linear/fp8_matrix.hpp
-  using Int8Matrix = cpu::IntMatrix<8>;  ///< cpu/quantized/linear.hpp
+  using Fp8Matrix = cpu::Fp8Matrix;      ///< with/eight_bits/cpu/fp8_matrix.hpp
+  using Int8Matrix = cpu::IntMatrix<8>;  ///< with/eight_bits/cpu/linear.hpp
   using Int4Matrix = cpu::IntMatrix<4>;  ///< the same
 
   template <class T>

@@ -57,7 +57,7 @@ class CudaBackend {
   using HostBuffer = cuda::PinnedBuffer<T>;
   template <Element T>
   using Matrix = cuda::DeviceMatrix<T>;
-  using Fp8Matrix = cuda::Fp8Matrix;  ///< cuda/linear/fp8/ops.cuh
+  using Fp8Matrix = cuda::Fp8Matrix;  ///< with/eight_bits/cuda/ops.cuh
   using Graph = cuda::Graph;
   using Event = cuda::Event;
 

@@ -92,8 +92,8 @@ void read_generation(const JsonFields& fields, std::string_view generation_text,
 #include <cstring>
 
 #include "nanovllm/io/json_fields.hpp"
-#include "nanovllm/model/quantization/packed.hpp"
-#include "nanovllm/model/quantization/quantization_config.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/packed.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"
 
 namespace nanovllm::detail {
 

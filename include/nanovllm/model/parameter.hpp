@@ -9,9 +9,9 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/model/quantization/stored_rows.hpp"
-#include "nanovllm/ops/fp8_weight.hpp"
-#include "nanovllm/ops/int_weight.hpp"
+#include "nanovllm/model/stored_rows.hpp"
+#include "nanovllm/with/eight_bits/fp8_weight.hpp"
+#include "nanovllm/with/eight_bits/int_weight.hpp"
 
 namespace nanovllm {
 

@@ -19,9 +19,9 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/load_threads.hpp"
 #include "nanovllm/model/weights.hpp"
-#include "nanovllm/ops/fp8_weight.hpp"
-#include "nanovllm/ops/int_weight.hpp"
 #include "nanovllm/ops/weight_format.hpp"
+#include "nanovllm/with/eight_bits/fp8_weight.hpp"
+#include "nanovllm/with/eight_bits/int_weight.hpp"
 
 namespace nanovllm {
 

@@ -47,8 +47,8 @@ class FirstLines {
 #if NANOVLLM_BODIES
 
 #include "nanovllm/io/file_dtype.hpp"
-#include "nanovllm/model/quantization/packed.hpp"
-#include "nanovllm/model/quantization/tensor_scales.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/packed.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/tensor_scales.hpp"
 
 namespace nanovllm::detail {
 

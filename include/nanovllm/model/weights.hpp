@@ -24,7 +24,6 @@
 
 #include "nanovllm/core/door.hpp"
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/ops/host_staging.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -33,11 +32,12 @@
 #include "nanovllm/model/convert.hpp"
 #include "nanovllm/model/load_threads.hpp"
 #include "nanovllm/model/parameter.hpp"
-#include "nanovllm/model/quantization/packed.hpp"
-#include "nanovllm/model/quantization/quantization_config.hpp"
-#include "nanovllm/model/quantization/stored_rows.hpp"
-#include "nanovllm/model/quantization/tensor_scales.hpp"
+#include "nanovllm/model/stored_rows.hpp"
 #include "nanovllm/model/surplus_tensors.hpp"
+#include "nanovllm/ops/host_staging.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/packed.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/tensor_scales.hpp"
 
 namespace nanovllm {
 

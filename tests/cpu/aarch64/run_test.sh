@@ -39,9 +39,9 @@ if ! "$compiler" "${flags[@]}" -E -x c++ - <<< "$probe" > /dev/null 2> "$folder/
 fi
 
 # Those that take longest come first.
-programs=(cpu/aarch64/engine cpu/linear/linear_test cpu/linear/fp8_matrix_test
-  cpu/kernels/attention_test cpu/kernels/attention_byte_kv_test cpu/kernels/qk_norm_rope_store_test
-  cpu/quantized/linear_test cpu/quantized/int_kernels_test cpu/quantized/int_matrix_test
+programs=(cpu/aarch64/engine cpu/linear/linear_test with/eight_bits/cpu/fp8_matrix_test
+  cpu/kernels/attention_test with/eight_bits/cpu/attention_byte_kv_test cpu/kernels/qk_norm_rope_store_test
+  with/eight_bits/cpu/linear_test with/eight_bits/cpu/int_kernels_test with/eight_bits/cpu/int_matrix_test
   cpu/isa_test cpu/simd/simd_test cpu/kernels/rms_norm_test cpu/kernels/silu_mul_test
   cpu/kernels/embedding_test cpu/linear/packed_matrix_test)
 # Of attention the cases that do not take minutes.
@@ -84,7 +84,7 @@ build_and_run() {
   esac
   run max neon_bf16 "dotprod i8mm" "$program"
   case "$program" in
-    cpu/isa_test | cpu/quantized/*) run neoverse-n1 neon dotprod "$program" ;;
+    cpu/isa_test | with/eight_bits/cpu/*) run neoverse-n1 neon dotprod "$program" ;;
   esac
 }
 

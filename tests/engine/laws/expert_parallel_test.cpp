@@ -19,11 +19,11 @@
 #include "engine/models.hpp"
 #include "engine/parity/greedy_traces.hpp"
 #include "engine/parity/qwen3_moe_checkpoint.hpp"
-#include "nanovllm/cpu/linear/fp8_matrix.hpp"
-#include "nanovllm/cpu/quantized/linear.hpp"
 #include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
 #include "nanovllm/policy.hpp"
+#include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
+#include "nanovllm/with/eight_bits/cpu/linear.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

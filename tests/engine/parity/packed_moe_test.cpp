@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "engine/parity/fp8_cases.hpp"
 #include "engine/parity/qwen3_moe_cases.hpp"
+#include "with/eight_bits/parity/fp8_cases.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

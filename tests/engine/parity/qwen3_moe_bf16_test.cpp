@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "engine/parity/qwen3_moe_cases.hpp"
-#include "nanovllm/cpu/linear/fp8_matrix.hpp"
 #include "nanovllm/full_policy.hpp"
 #include "nanovllm/policy.hpp"
+#include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

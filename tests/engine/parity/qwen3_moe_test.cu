@@ -11,12 +11,12 @@
 
 #include "cuda/gpu_test.cuh"
 #include "engine/parity/qwen3_moe_cases.hpp"
-#include "nanovllm/cpu/linear/fp8_matrix.hpp"
 #include "nanovllm/cuda/experts/fp8_ops.cuh"
 #include "nanovllm/cuda/experts/ops.cuh"
-#include "nanovllm/cuda/linear/fp8/ops.cuh"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/full_policy.hpp"
+#include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
+#include "nanovllm/with/eight_bits/cuda/ops.cuh"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -10,8 +10,8 @@
 #include "engine/parity/qwen3_moe_checkpoint.hpp"
 #include "nanovllm/core/fp8.hpp"
 #include "nanovllm/cpu/backend.hpp"
-#include "nanovllm/cpu/linear/fp8_matrix.hpp"
-#include "nanovllm/ops/fp8_weight.hpp"
+#include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
+#include "nanovllm/with/eight_bits/fp8_weight.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

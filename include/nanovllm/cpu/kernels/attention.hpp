@@ -123,7 +123,7 @@ struct ItemScratch {
 
 #define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_tile_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
-#define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_byte_kernels.inc"
+#define NANOVLLM_KERNELS "nanovllm/with/eight_bits/cpu/attention_byte_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
 #define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"

@@ -13,8 +13,8 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/fp8.hpp"
 #include "nanovllm/cuda/experts/ops.cuh"
-#include "nanovllm/cuda/linear/fp8/matrix.cuh"
 #include "nanovllm/ops/expert_mlp.hpp"
+#include "nanovllm/with/eight_bits/cuda/matrix.cuh"
 
 namespace nanovllm::cuda {
 [[nodiscard]] inline StackedWeights<fp8_e4m3> stacked_weights(

@@ -34,7 +34,6 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/experts/grouped_part.cuh"
 #include "nanovllm/cuda/experts/plan.cuh"
-#include "nanovllm/cuda/linear/fp8/elements.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
@@ -43,6 +42,7 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
+#include "nanovllm/with/eight_bits/cuda/elements.cuh"
 
 namespace nanovllm::cuda {
 namespace detail {

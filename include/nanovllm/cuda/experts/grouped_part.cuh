@@ -14,13 +14,13 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/experts/plan.cuh"
-#include "nanovllm/cuda/linear/fp8/elements.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/ptx/pair.cuh"
 #include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
+#include "nanovllm/with/eight_bits/cuda/elements.cuh"
 
 namespace nanovllm::cuda {
 

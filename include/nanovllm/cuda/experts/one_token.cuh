@@ -21,13 +21,13 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/experts/grouped_part.cuh"
-#include "nanovllm/cuda/linear/fp8/elements.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/reduce.cuh"
 #include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
+#include "nanovllm/with/eight_bits/cuda/elements.cuh"
 
 namespace nanovllm::cuda {
 namespace detail {

@@ -15,13 +15,13 @@
 #include "nanovllm/model/model_head.hpp"
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/prefixed_checkpoint.hpp"
-#include "nanovllm/model/quantization/kv_scales.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/ops/kv_format.hpp"
 #include "nanovllm/ops/weight_format.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/kv_scales.hpp"
 
 namespace nanovllm {
 

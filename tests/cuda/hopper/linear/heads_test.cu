@@ -7,9 +7,9 @@
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/elementwise/qk_norm_rope_store.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
-#include "nanovllm/ops/fp8_kv.hpp"
-#include "nanovllm/ops/int8_kv.hpp"
-#include "nanovllm/ops/static_fp8_kv.hpp"
+#include "nanovllm/with/eight_bits/fp8_kv.hpp"
+#include "nanovllm/with/eight_bits/int8_kv.hpp"
+#include "nanovllm/with/eight_bits/static_fp8_kv.hpp"
 #include "ops/fused_cases.hpp"
 
 namespace nanovllm::test {

@@ -15,7 +15,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
-#include "nanovllm/cuda/tile/kv_bytes.cuh"
+#include "nanovllm/with/eight_bits/cuda/kv_bytes.cuh"
 
 namespace nanovllm::cuda::detail {
 

@@ -32,13 +32,13 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/hopper/experts/block.cuh"
-#include "nanovllm/cuda/linear/fp8/elements.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/ptx/pair.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
+#include "nanovllm/with/eight_bits/cuda/elements.cuh"
 
 namespace nanovllm::cuda::detail {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "nanovllm/cuda/hopper/linear/mid_m/scales.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/with/eight_bits/cuda/mid_m_scales.cuh"
 
 namespace nanovllm::cuda::detail {
 

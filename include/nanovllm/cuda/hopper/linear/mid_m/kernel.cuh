@@ -36,11 +36,11 @@
 
 #include "nanovllm/cuda/hopper/linear/mid_m/block.cuh"
 #include "nanovllm/cuda/hopper/linear/mid_m/part.cuh"
-#include "nanovllm/cuda/hopper/linear/mid_m/scales.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/with/eight_bits/cuda/mid_m_scales.cuh"
 
 namespace nanovllm::cuda::detail {
 

@@ -8,7 +8,6 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/hopper/linear/mid_m/block.cuh"
-#include "nanovllm/cuda/hopper/linear/mid_m/scales.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
@@ -21,6 +20,7 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
+#include "nanovllm/with/eight_bits/cuda/mid_m_scales.cuh"
 
 namespace nanovllm::cuda::detail {
 

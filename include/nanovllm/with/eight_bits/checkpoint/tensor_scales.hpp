@@ -1,0 +1,220 @@
+#pragma once
+/// Matrices of 8-bit floats in a checkpoint, and the scales that belong to them.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/fp8.hpp"
+#include "nanovllm/core/separate.hpp"
+#include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"
+#include "nanovllm/with/eight_bits/fp8_weight.hpp"
+
+namespace nanovllm {
+
+/// The scales of a matrix of e4m3: element (n, k) is stored[n, k] · scale. There is one for the
+/// whole matrix, for each row, or for each block of rows and columns; the last blocks may be
+/// smaller.
+struct TensorScales {
+  const CheckpointTensor* tensor = nullptr;
+  std::int64_t group_rows = 1;
+  std::int64_t group_columns = 1;
+  std::int64_t groups_across = 1;  ///< in a row of `tensor`
+
+  [[nodiscard]] float at(std::int64_t row, std::int64_t column) const;
+
+  /// Rows [row, row + rows) and columns [column, column + columns) as they are stored, `data` being
+  /// the first element, in rows of `stride`. Refers to this and to the file.
+  [[nodiscard]] Fp8Rows rows_of(const std::byte* data, std::int64_t stride, std::int64_t row,
+                                std::int64_t rows, std::int64_t column,
+                                std::int64_t columns) const {
+    return {.data = reinterpret_cast<const fp8_e4m3*>(data),
+            .rows = rows,
+            .columns = columns,
+            .stride = stride,
+            .group_columns = group_columns,
+            .phase = column % group_columns,
+            .scale = [this, row, column](std::int64_t i, std::int64_t j) {
+              return at(row + i, column + j);
+            }};
+  }
+
+  /// out[i] = element (row, first + i) for i in [0, count); `source` is where that row begins in
+  /// the file.
+  template <Element T>
+  void dequantise(const std::byte* source, std::int64_t row, std::int64_t first, std::int64_t count,
+                  T* out) const {
+    for (std::int64_t column = first, end = first + count; column < end;) {
+      const std::int64_t next = std::min(end, (column / group_columns + 1) * group_columns);
+      const float scale = at(row, column);
+      for (; column < next; ++column) {
+        fp8_e4m3 stored;
+        std::memcpy(&stored, source + column, 1);
+        *out++ = T(static_cast<float>(stored) * scale);
+      }
+    }
+  }
+};
+
+/// The tensor of scales of matrix `name`: `<name>_scale_inv`, which transformers writes and
+/// multiplies by, or `<name>_scale` of compressed-tensors. Null where there is neither.
+[[nodiscard]] const CheckpointTensor* find_scale_tensor(const Checkpoint& checkpoint,
+                                                        const std::string& name);
+
+/// What is wrong with `matrix`, which is of e4m3, or with its scales; empty if nothing.
+[[nodiscard]] std::string scales_problem(const Checkpoint& checkpoint,
+                                         const CheckpointTensor& matrix,
+                                         const QuantizationConfig& config);
+
+/// The scales of `matrix`, which has no problem; none where it is of 16 or 32 bits.
+[[nodiscard]] std::optional<TensorScales> scales_of(const Checkpoint& checkpoint,
+                                                    const CheckpointTensor& matrix,
+                                                    const QuantizationConfig& config);
+
+/// `quantization_config` of the checkpoint's config.json. Throws ConfigError for one that is not
+/// supported.
+[[nodiscard]] QuantizationConfig read_quantization(const Checkpoint& checkpoint);
+
+/// Whether tensor `name` belongs to a quantised matrix or cache, and is not needed to compute in
+/// more bits: a stored scale of activations, queries, keys or values. `read_kv_scales` reads those
+/// of keys and values for caches that want them.
+[[nodiscard]] bool is_activation_scale(std::string_view name);
+
+namespace detail {
+
+/// Whether a tensor is of a type that may hold scales.
+[[nodiscard]] bool holds_scales(const CheckpointTensor& tensor);
+/// Element `index` of such a tensor.
+[[nodiscard]] float scale_at(const CheckpointTensor& tensor, std::size_t index);
+
+}  // namespace detail
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/io/json_fields.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// The number that element `index` of a tensor of scales is. Of 8 bits it is a power of two.
+NANOVLLM_INLINE float scale_at(const CheckpointTensor& tensor, std::size_t index) {
+  const auto read = [&]<class S>(S value) {
+    std::memcpy(&value, tensor.data.data() + index * sizeof(S), sizeof(S));
+    return value;
+  };
+  switch (tensor.dtype) {
+    case FileDType::f32: return read(float{});
+    case FileDType::f16: return read(half{});
+    case FileDType::bf16: return read(bf16{});
+    default: return std::ldexp(1.f, int{read(std::uint8_t{})} - 127);
+  }
+}
+
+NANOVLLM_INLINE bool holds_scales(const CheckpointTensor& tensor) {
+  constexpr std::array kTypes = {FileDType::f32, FileDType::f16, FileDType::bf16,
+                                 FileDType::f8_e8m0, FileDType::u8};
+  return tensor.blocks == nullptr && std::ranges::find(kTypes, tensor.dtype) != kTypes.end();
+}
+
+/// How the scales lie, by their shape; nothing where it fits no form.
+NANOVLLM_INLINE std::optional<TensorScales> layout_of(const CheckpointTensor& matrix,
+                                                      const CheckpointTensor& scales,
+                                                      const QuantizationConfig& config) {
+  const auto rows = static_cast<std::int64_t>(matrix.shape[0]);
+  const auto columns = static_cast<std::int64_t>(matrix.shape[1]);
+  std::vector<std::int64_t> shape(scales.shape.begin(), scales.shape.end());
+  if (shape.empty() || shape == std::vector<std::int64_t>{1}) shape = {1, 1};
+  if (shape.size() == 1) shape.push_back(1);
+  using Shape = std::vector<std::int64_t>;
+  if (shape == Shape{1, 1}) return TensorScales{&scales, rows, columns, 1};
+  if (shape == Shape{rows, 1}) return TensorScales{&scales, 1, columns, 1};
+  const std::int64_t across = ceil_div(columns, config.block_columns);
+  if (shape != Shape{ceil_div(rows, config.block_rows), across}) return {};
+  return TensorScales{&scales, config.block_rows, config.block_columns, across};
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE float TensorScales::at(std::int64_t row, std::int64_t column) const {
+  return detail::scale_at(
+      *tensor, static_cast<std::size_t>(row / group_rows * groups_across + column / group_columns));
+}
+
+NANOVLLM_INLINE const CheckpointTensor* find_scale_tensor(const Checkpoint& checkpoint,
+                                                          const std::string& name) {
+  const CheckpointTensor* const inverse = checkpoint.find(name + "_scale_inv");
+  return inverse != nullptr ? inverse : checkpoint.find(name + "_scale");
+}
+
+NANOVLLM_INLINE std::string scales_problem(const Checkpoint& checkpoint,
+                                           const CheckpointTensor& matrix,
+                                           const QuantizationConfig& config) {
+  const std::string &name = matrix.name, shape = detail::shape_string(matrix.shape);
+  if (matrix.shape.size() != 2) return concat("must be a matrix to be F8_E4M3, got ", shape);
+  if (config.is_unquantised(name))
+    return "is F8_E4M3, but config.json lists it among the modules that are not quantised";
+  const CheckpointTensor* const scales = find_scale_tensor(checkpoint, name);
+  if (scales == nullptr)
+    return concat("is F8_E4M3, but there are no scales: neither '", name, "_scale_inv' nor '", name,
+                  "_scale'");
+  if (!detail::holds_scales(*scales))
+    return concat("has scales of ", scales->type_name(),
+                  "; they must be F32, F16, BF16 or F8_E8M0");
+  if (!detail::layout_of(matrix, *scales, config)) {
+    return concat("of shape ", shape, " has scales of shape ", detail::shape_string(scales->shape),
+                  "; expected [1], [", matrix.shape[0], ", 1], or one for each block of [",
+                  config.block_rows, ", ", config.block_columns, "]");
+  }
+  std::size_t count = 1;
+  for (const std::uint64_t extent : scales->shape) count *= static_cast<std::size_t>(extent);
+  for (std::size_t i = 0; i < count; ++i) {
+    const float scale = detail::scale_at(*scales, i);
+    if (!std::isfinite(scale)) return concat("has ", scale, " as scale ", i, "; it must be finite");
+  }
+  return {};
+}
+
+NANOVLLM_INLINE std::optional<TensorScales> scales_of(const Checkpoint& checkpoint,
+                                                      const CheckpointTensor& matrix,
+                                                      const QuantizationConfig& config) {
+  if (matrix.dtype != FileDType::f8_e4m3) return {};
+  return detail::layout_of(matrix, *find_scale_tensor(checkpoint, matrix.name), config);
+}
+
+NANOVLLM_INLINE QuantizationConfig read_quantization(const Checkpoint& checkpoint) {
+  const std::optional<std::string> text = checkpoint.text("config.json");
+  if (!text) return {};
+  const std::string source = checkpoint.path_of("config.json");
+  const Json json = parse_json_object<ConfigError>(*text, source);
+  Problems problems;
+  QuantizationConfig out = read_quantization(JsonFields(json, "", problems), problems);
+  problems.raise<ConfigError>(source);
+  return out;
+}
+
+NANOVLLM_INLINE bool is_activation_scale(std::string_view name) {
+  constexpr std::array<std::string_view, 9> kNames = {
+      ".input_scale", ".output_scale",  ".q_scale",       ".k_scale",      ".v_scale",
+      ".kv_scale",    ".q_cache.scale", ".k_cache.scale", ".v_cache.scale"};
+  return std::ranges::any_of(kNames, [&](std::string_view end) { return name.ends_with(end); });
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
