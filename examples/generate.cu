@@ -1,5 +1,5 @@
 // Offline batches on GPUs, or on the CPU; generate_program.hpp is the program.
-#include <nanovllm/cuda/experts/ops.cuh>
+#include <nanovllm/with/moe/cuda/ops.cuh>
 
 #include "generate_program.hpp"
 

@@ -14,8 +14,8 @@
 #include <nanovllm/with/eight_bits/int8_kv.hpp>
 #include <nanovllm/with/eight_bits/int_weight.hpp>
 #if defined(__CUDACC__)
-#include <nanovllm/cuda/experts/fp8_ops.cuh>
 #include <nanovllm/with/eight_bits/cuda/ops.cuh>
+#include <nanovllm/with/moe/cuda/fp8_ops.cuh>
 #endif
 #endif
 

@@ -13,15 +13,15 @@
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/cuda/backend.cuh"
-#include "nanovllm/cuda/experts/fp8_ops.cuh"
-#include "nanovllm/cuda/experts/ops.cuh"
-#include "nanovllm/cuda/experts/plan.cuh"
-#include "nanovllm/cuda/experts/workspace.cuh"
-#include "nanovllm/cuda/hopper/experts/experts.cuh"
 #include "nanovllm/cuda/linear/dispatch/engine.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/with/moe/cuda/fp8_ops.cuh"
+#include "nanovllm/with/moe/cuda/hopper/experts.cuh"
+#include "nanovllm/with/moe/cuda/ops.cuh"
+#include "nanovllm/with/moe/cuda/plan.cuh"
+#include "nanovllm/with/moe/cuda/workspace.cuh"
 
 namespace nanovllm::bench {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "nanovllm/model/qwen3/config.hpp"
-#include "nanovllm/model/qwen3_moe/config.hpp"
+#include "nanovllm/with/moe/qwen3_moe/config.hpp"
 
 namespace engine_bench {
 

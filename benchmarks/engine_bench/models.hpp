@@ -6,7 +6,7 @@
 #include <string>
 
 #include "nanovllm/model/qwen3/qwen3.hpp"
-#include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
+#include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 
 namespace engine_bench {
 

@@ -1,8 +1,8 @@
 // `engine_bench_cuda` for mixtures of experts.
 #include "cuda_policies.cuh"
 #include "cuda_prober.cuh"
-#include "nanovllm/cuda/experts/fp8_ops.cuh"
-#include "nanovllm/cuda/experts/ops.cuh"
+#include "nanovllm/with/moe/cuda/fp8_ops.cuh"
+#include "nanovllm/with/moe/cuda/ops.cuh"
 #include "program.hpp"
 
 int main(int argc, char** argv) {

@@ -1,7 +1,7 @@
 #include "engine_factory.hpp"
 
-#include <nanovllm/cuda/experts/ops.cuh>
 #include <nanovllm/full_policy.hpp>
+#include <nanovllm/with/moe/cuda/ops.cuh>
 
 #include <utility>
 

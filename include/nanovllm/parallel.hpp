@@ -2,5 +2,5 @@
 /// Ranks of a tensor-parallel engine: threads and communicators. mpi.hpp has processes.
 
 #include "nanovllm/parallel/communicator.hpp"
-#include "nanovllm/parallel/mesh.hpp"
 #include "nanovllm/parallel/thread_group.hpp"
+#include "nanovllm/with/moe/mesh.hpp"

@@ -12,8 +12,8 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "engine/parity/greedy_traces.hpp"
-#include "engine/parity/qwen3_moe_checkpoint.hpp"
 #include "memory_checkpoint.hpp"
+#include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -11,9 +11,9 @@
 
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
-#include "nanovllm/model/qwen3_moe/config.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/packed_integers.hpp"
+#include "nanovllm/with/moe/qwen3_moe/config.hpp"
 
 namespace {
 

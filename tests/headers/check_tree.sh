@@ -287,17 +287,15 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
       own = "cuda/" name "/"
       allowed_in_cuda[own "attention/"] = below_families " cuda/attention/varlen/ " own "attention/"
       allowed_in_cuda[own "experts/"] = below_families \
-          " cuda/experts/ with/eight_bits/cuda/elements.cuh " own "experts/"
+          " with/moe/cuda/ with/eight_bits/cuda/elements.cuh " own "experts/"
       allowed_in_cuda[own "linear/"] = below_families " cuda/linear/ " own "linear/"
       allowed_in_cuda[own "batch_invariant/"] = below_families " cuda/linear/ " own "batch_invariant/"
       allowed_in_cuda[own] = below_families " cuda/architecture.hpp cuda/linear/ " \
-          "cuda/attention/varlen/ cuda/experts/ " own " " own "attention/ " own "experts/ " own "linear/"
+          "cuda/attention/varlen/ with/moe/cuda/ " own " " own "attention/ " own "experts/ " own "linear/"
       allowed_in_cuda["cuda/"] = allowed_in_cuda["cuda/"] " " own
       batch_invariant_parts = batch_invariant_parts " " own "batch_invariant/"
     }
     allowed_in_cuda["cuda/linear/"] = allowed_in_cuda["cuda/linear/"] " cuda/architecture.hpp"
-    allowed_in_cuda["cuda/experts/"] = allowed_in_cuda["cuda/experts/"] " cuda/architecture.hpp " \
-        "with/eight_bits/cuda/elements.cuh with/eight_bits/cuda/matrix.cuh"
 
     # The batch-invariant backend: it takes parts of the families, and the backend without its mode.
     allowed_in_cuda["cuda/batch_invariant/"] = \
@@ -350,7 +348,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["model/"] = "with/eight_bits/checkpoint/"
     allowed_in_module["model/layers/"] = "model/"
     allowed_in_module["model/qwen3/"] = "model/ model/layers/ with/eight_bits/checkpoint/"
-    allowed_in_module["model/qwen3_moe/"] = "model/ model/layers/ model/qwen3/"
     allowed_in_module["model/gpt2/"] = "model/ model/layers/"
 
     # Families of kernels are siblings; what they share is in cuda/tile/.
@@ -396,9 +393,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     loaders["nanovllm/model/surplus_tensors.hpp"]
     loaders["nanovllm/model/stored_rows.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]
-    loaders["nanovllm/model/qwen3_moe/config.hpp"]
-    loaders["nanovllm/model/qwen3_moe/separate_experts.hpp"]
-    loaders["nanovllm/model/qwen3_moe/weights.hpp"]
     loaders["nanovllm/model/registry.hpp"]
     loaders["nanovllm/model/weights.hpp"]
     loaders["nanovllm/sampling/sampling_json.hpp"]

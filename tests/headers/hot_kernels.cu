@@ -4,8 +4,8 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/backend.cuh"
-#include "nanovllm/cuda/experts/fp8_ops.cuh"
 #include "nanovllm/with/eight_bits/cuda/ops.cuh"
+#include "nanovllm/with/moe/cuda/fp8_ops.cuh"
 
 namespace nanovllm {
 

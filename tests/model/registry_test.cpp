@@ -10,7 +10,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
+#include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::shapes;

@@ -8,7 +8,7 @@ Versions and how to install them: tests/oracle/README.md. Layout and meaning of 
 the implementation "eager" in both dtypes.
 
 The weights are not stored: they are a formula (`formula_weights`), which
-tests/engine/parity/qwen3_moe_checkpoint.hpp computes as well, bit by bit. <name>.json has the
+tests/with/moe/parity/qwen3_moe_checkpoint.hpp computes as well, bit by bit. <name>.json has the
 "config", under "seeds" the seed of the formula, and "experts": of each prompt and each layer with
 experts, in their order, the ids that float32 has chosen for each token, the likeliest first, as
 "3 5,0 5" for two tokens; "least_gap" says by how much, at the least, a chosen logit exceeds one that

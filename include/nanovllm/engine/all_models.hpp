@@ -8,10 +8,10 @@
 #include "nanovllm/model/gpt2/shapes.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
-#include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
-#include "nanovllm/model/qwen3_moe/shapes.hpp"
 #include "nanovllm/model/registry.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/packed_integers.hpp"
+#include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
+#include "nanovllm/with/moe/qwen3_moe/shapes.hpp"
 
 namespace nanovllm {
 

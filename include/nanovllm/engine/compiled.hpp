@@ -21,8 +21,8 @@
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/model/gpt2/shapes.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
-#include "nanovllm/model/qwen3_moe/shapes.hpp"
 #include "nanovllm/model/shape.hpp"
+#include "nanovllm/with/moe/qwen3_moe/shapes.hpp"
 
 /// Shapes, of namespace `shapes`, whose families' engines are compiled.
 #if !defined(NANOVLLM_SHAPES)
@@ -114,7 +114,7 @@ template <class Model, class Policy>
   static_assert(kIsWhole<Model>,
                 "nanovllm: this model is only declared here. '#include "
                 "<nanovllm/model/gpt2/gpt2.hpp>' defines Gpt2, and '#include "
-                "<nanovllm/model/qwen3_moe/qwen3_moe.hpp>' Qwen3Moe");
+                "<nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp>' Qwen3Moe");
   return kIsWhole<BodyMaker<Model, Policy>> && kIsWhole<Model>;
 }
 

@@ -97,7 +97,7 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 ///   model/vocab_shard.hpp); otherwise from whole logits.
 /// - `projections()`, optional: what a step multiplies by (ops/projections.hpp), for backends that
 ///   choose how to run it when the weights are there.
-/// - `expert_load()`, optional: an ExpertLoad (model/expert_load.hpp) for the engine's `stats`.
+/// - `expert_load()`, optional: an ExpertLoad (with/moe/expert_load.hpp) for the engine's `stats`.
 ///   Called from any thread, while steps run.
 template <class N, class Config, class Backend, class Communicator, class KvCache>
 concept NetworkLike =

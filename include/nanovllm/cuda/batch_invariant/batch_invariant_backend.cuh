@@ -17,10 +17,10 @@
 #include "nanovllm/cuda/hopper/batch_invariant/tuning.hpp"
 #include "nanovllm/cuda/runtime/device_features.hpp"
 #include "nanovllm/ops/backend.hpp"
-#include "nanovllm/ops/expert_mlp.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
 #include "nanovllm/ops/projections.hpp"
+#include "nanovllm/with/moe/expert_mlp.hpp"
 
 namespace nanovllm {
 

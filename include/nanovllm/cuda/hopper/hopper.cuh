@@ -8,7 +8,6 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/hopper/attention/varlen.cuh"
-#include "nanovllm/cuda/hopper/experts/experts.cuh"
 #include "nanovllm/cuda/hopper/hopper.hpp"
 #include "nanovllm/cuda/hopper/linear/heads.cuh"
 #include "nanovllm/cuda/hopper/linear/mid_m/mid_m_linear.cuh"
@@ -20,6 +19,7 @@
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
+#include "nanovllm/with/moe/cuda/hopper/experts.cuh"
 
 namespace nanovllm::cuda {
 

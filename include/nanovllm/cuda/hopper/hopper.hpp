@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "nanovllm/cuda/architecture.hpp"
-#include "nanovllm/cuda/hopper/experts/tuning.hpp"
 #include "nanovllm/cuda/hopper/linear/mid_m/tuning.hpp"
 #include "nanovllm/cuda/hopper/linear/tuning.hpp"
 #include "nanovllm/cuda/hopper/linear/wide_m/tuning.hpp"
 #include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/runtime/device_features.hpp"
+#include "nanovllm/with/moe/cuda/hopper/tuning.hpp"
 
 namespace nanovllm::cuda {
 

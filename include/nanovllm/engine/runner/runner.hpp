@@ -26,9 +26,9 @@
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/model/expert_load.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/elements.hpp"
+#include "nanovllm/with/moe/expert_load.hpp"
 
 namespace nanovllm {
 

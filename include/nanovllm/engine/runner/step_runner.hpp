@@ -13,7 +13,7 @@
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/model/expert_load.hpp"
+#include "nanovllm/with/moe/expert_load.hpp"
 
 namespace nanovllm {
 

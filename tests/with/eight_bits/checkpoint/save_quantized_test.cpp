@@ -22,8 +22,8 @@
 #include "engine/models.hpp"
 #include "memory_checkpoint.hpp"
 #include "nanovllm/io/safetensors.hpp"
-#include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
 #include "nanovllm/with/eight_bits/cpu/linear.hpp"
+#include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;

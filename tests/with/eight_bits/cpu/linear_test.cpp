@@ -10,10 +10,10 @@
 #include "catch.hpp"
 #include "cpu/op_test.hpp"
 #include "nanovllm/core/philox.hpp"
-#include "nanovllm/cpu/kernels/expert_mlp.hpp"
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
 #include "nanovllm/cpu/thread_pool.hpp"
-#include "nanovllm/ops/expert_mlp.hpp"
+#include "nanovllm/with/moe/cpu/expert_mlp.hpp"
+#include "nanovllm/with/moe/expert_mlp.hpp"
 
 using namespace nanovllm;
 using cpu::ActivationGroup;

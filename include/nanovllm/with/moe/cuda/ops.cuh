@@ -1,0 +1,241 @@
+#pragma once
+/// A mixture of experts on CUDA: the router (route.cuh), and the MLPs that it chooses, with weights
+/// of an element type. fp8_ops.cuh has those of 8-bit floats.
+///
+/// `expert_mlp` runs four kernels: which tokens each expert gets (plan.cuh), the products by gates
+/// and ups with SwiGLU behind (grouped.cuh), those by the down projections, and the sum over each
+/// token's experts (combine.cuh). Up to four tokens take two kernels (few.cuh), and one token by
+/// 8-bit floats two others (one_token.cuh). The host does not learn how tokens were routed, so that
+/// a step can be captured as a graph: grids have room for the most tiles that there may be, and
+/// blocks without one end at once. Experts with many rows, of bfloat16 or by 8-bit floats, are
+/// multiplied by kernels of the device's architecture.
+///
+/// Gates and ups are not rounded; h and y are rounded to T. A row's result depends on that row and
+/// on which kernel multiplies, which follows from the number of rows: in batch-invariant mode it is
+/// always the same one.
+
+#include <algorithm>
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/fp8.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/architecture.hpp"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/device_matrix.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/with/moe/cuda/any_product.cuh"
+#include "nanovllm/with/moe/cuda/combine.cuh"
+#include "nanovllm/with/moe/cuda/few.cuh"
+#include "nanovllm/with/moe/cuda/grouped.cuh"
+#include "nanovllm/with/moe/cuda/one_token.cuh"
+#include "nanovllm/with/moe/cuda/plan.cuh"
+#include "nanovllm/with/moe/cuda/route.cuh"
+#include "nanovllm/with/moe/cuda/workspace.cuh"
+#include "nanovllm/with/moe/expert_mlp.hpp"
+
+namespace nanovllm::cuda {
+
+/// Matrices of one kind of all experts, as the grouped products take them: that of expert e is
+/// `expert_stride` elements behind that of e - 1.
+template <class W>
+struct StackedWeights {
+  const W* data;
+  std::int64_t rows, cols;
+  std::int64_t row_stride, expert_stride;
+  const float* scales = nullptr;
+  std::int64_t scale_stride = 0, expert_scales = 0;
+};
+
+namespace detail {
+
+/// The distance from a pointer of one expert to that of the next. Throws ShapeError where it is not
+/// the same for all.
+template <class Matrix, class Pointer>
+[[nodiscard]] std::int64_t expert_stride(std::span<const Expert<Matrix>> experts,
+                                         const Pointer& pointer_of) {
+  const auto* const first = pointer_of(experts[0]);
+  const std::int64_t stride = experts.size() > 1 ? pointer_of(experts[1]) - first : 0;
+  for (std::size_t e = 1; e < experts.size(); ++e) {
+    check<ShapeError>(
+        stride > 0 && pointer_of(experts[e]) == first + static_cast<std::int64_t>(e) * stride,
+        "expert_mlp: experts must be made together, by make_experts");
+  }
+  return stride;
+}
+
+}  // namespace detail
+
+template <class T>
+[[nodiscard]] StackedWeights<T> stacked_weights(std::span<const Expert<DeviceMatrix<T>>> experts,
+                                                DeviceMatrix<T> Expert<DeviceMatrix<T>>::*matrix) {
+  const DeviceMatrix<T>& first = experts[0].*matrix;
+  return {.data = first.data(),
+          .rows = first.rows(),
+          .cols = first.cols(),
+          .row_stride = first.cols(),
+          .expert_stride = detail::expert_stride(
+              experts, [&](const auto& expert) { return (expert.*matrix).data(); })};
+}
+
+namespace detail {
+
+/// One of the two products of a step: x [·, in] by the stacked weights to y [pairs, n].
+template <class T, class W>
+[[nodiscard]] GroupedOperands<T, W> grouped_operands(const MatrixView<const T>& x,
+                                                     const StackedWeights<W>& weights,
+                                                     const MatrixView<T>& y, std::int64_t divisor,
+                                                     const MatrixView<const std::int32_t>& ids,
+                                                     const LocalExperts& local,
+                                                     const ExpertPlan& plan, bool plan_is_ready) {
+  return {.x = x.data,
+          .weight = weights.data,
+          .y = y.data,
+          .x_stride = x.strides[0],
+          .y_stride = y.strides[0],
+          .weight_stride = weights.row_stride,
+          .expert_stride = weights.expert_stride,
+          .divisor = static_cast<std::int32_t>(divisor),
+          .n = static_cast<std::int32_t>(y.extent(1)),
+          .k = static_cast<std::int32_t>(x.extent(1)),
+          .row_blocks = 0,
+          .ids = ids,
+          .local = local,
+          .plan = plan,
+          .plan_is_ready = plan_is_ready,
+          .scales = weights.scales,
+          .scale_stride = weights.scale_stride,
+          .expert_scales = weights.expert_scales};
+}
+
+/// Enqueues the experts of up to as many tokens as the workspace has room for. The kernels are
+/// those of the device's architecture, one of `Architectures`, if it has some for so many tokens.
+template <class Architectures, class T, class Matrix>
+void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& workspace,
+                       const Context& context) {
+  const std::int64_t n = args.x.extent(0), in = args.x.extent(1), k = args.ids.extent(1);
+  const std::int64_t width = args.experts[0].down.cols(), pairs = n * k;
+  const auto experts = static_cast<std::int64_t>(args.experts.size());
+  const std::int64_t all = args.all_experts();  // pairs are spread over these
+  const LocalExperts local{static_cast<std::int32_t>(args.first_expert),
+                           static_cast<std::int32_t>(experts)};
+  const auto gate_up = stacked_weights(args.experts, &Expert<Matrix>::gate_up);
+  const auto down = stacked_weights(args.experts, &Expert<Matrix>::down);
+  using W = std::remove_cvref_t<decltype(*gate_up.data)>;
+  const MatrixView<T> hidden(workspace.hidden<T>(), {pairs, width});
+  const MatrixView<T> results(workspace.results<T>(), {pairs, in});
+  const bool whole =
+      sizeof(T) == 2 && has_whole_rows(args.x) && has_whole_rows(hidden) && has_whole_rows(results);
+  if constexpr (sizeof(T) == 2) {
+    if (whole && n <= kFewExpertTokens && k <= kFewExpertSlots && has_whole_rows(args.out)) {
+      const auto by_gate_up =
+          grouped_operands(args.x, gate_up, hidden, k, args.ids, local, {}, false);
+      const auto by_down = grouped_operands(MatrixView<const T>(hidden), down, args.out, 1,
+                                            args.ids, local, {}, true);
+      if constexpr (std::same_as<W, fp8_e4m3>) {
+        if (n == 1) {
+          one_token_gated(by_gate_up, context);
+          return one_token_down(by_down, args.weights, args.accumulate, context);
+        }
+      }
+      few_experts_gated(by_gate_up, context);
+      return few_experts_down(by_down, args.weights, args.accumulate, context);
+    }
+    if (whole) {
+      const int native_tokens = [&] {
+        if constexpr (std::same_as<T, bf16>) {
+          return Architectures::choose(
+              context, [&](auto native) { return native.expert_tile_rows(pairs, all); });
+        }
+        return 0;
+      }();
+      const int tokens = native_tokens > 0 ? native_tokens : grouped_tokens(pairs, all);
+      const std::int64_t max_tiles = max_expert_tiles(pairs, experts, tokens);
+      const auto multiply = [&](auto gated, const GroupedOperands<T, W>& p) {
+        if constexpr (std::same_as<T, bf16>) {
+          const auto run = [&](auto native) {
+            return native.template expert_product<gated>(p, experts, max_tiles, workspace.maps(),
+                                                         context);
+          };
+          if (native_tokens > 0) {
+            check(Architectures::choose(context, run),
+                  "expert_mlp: the device's architecture has no kernel for tiles of ",
+                  native_tokens, " rows, which it asked for");
+            return;
+          }
+        }
+        grouped_product<gated>(p, tokens, max_tiles, context);
+      };
+      const ExpertPlan plan = workspace.plan();
+      plan_experts(args.ids, local, tokens, plan, context);
+      multiply(std::true_type{},
+               grouped_operands(args.x, gate_up, hidden, k, args.ids, local, plan, false));
+      multiply(std::false_type{}, grouped_operands(MatrixView<const T>(hidden), down, results, 1,
+                                                   args.ids, local, plan, true));
+    }
+  }
+  if (!whole) {
+    if constexpr (std::same_as<W, T>) {
+      any_expert_product<true>(args.x, args.ids, local, gate_up.data, gate_up.expert_stride,
+                               static_cast<int>(k), hidden, context);
+      any_expert_product<false>(MatrixView<const T>(hidden), args.ids, local, down.data,
+                                down.expert_stride, 1, results, context);
+    } else {
+      throw ShapeError(concat(
+          "expert_mlp: experts of 8-bit floats need aligned rows of a multiple of 8 elements, got ",
+          in, " -> ", width));
+    }
+  }
+  combine_experts(MatrixView<const T>(results), args.weights, args.ids, local, args.has_part(),
+                  args.out, args.accumulate, context);
+}
+
+}  // namespace detail
+
+/// Contract: with/moe/expert_mlp.hpp. Allocates no device memory behind the first call of such
+/// sizes, or behind `reserve_op`, and does not synchronise; legal during capture.
+template <class Architectures, class T, class Matrix, class State>
+void expert_mlp(const ExpertMlpArgs<T, Matrix>& args, State& state) {
+  validate(args);
+  const std::int64_t n = args.x.extent(0), k = args.ids.extent(1);
+  if (args.out.empty()) return;
+  ExpertWorkspace& workspace = state.parts.template of<ExpertWorkspace>();
+  workspace.reserve({.max_rows = n,
+                     .experts_per_token = k,
+                     .in = args.x.extent(1),
+                     .width = args.experts[0].down.cols()},
+                    sizeof(T));
+  const std::int64_t most = ExpertWorkspace::max_tokens(k);
+  for (std::int64_t first = 0; first < n; first += most) {
+    const std::int64_t end = std::min(first + most, n);
+    ExpertMlpArgs<T, Matrix> some = args;
+    some.x = args.x.slice(first, end);
+    some.ids = args.ids.slice(first, end);
+    some.weights = args.weights.slice(first, end);
+    some.out = args.out.slice(first, end);
+    detail::expert_mlp_tokens<Architectures>(some, workspace, state.context);
+  }
+}
+
+template <Element T, class State>
+void run_op(const ExpertMlpArgs<T, DeviceMatrix<T>>& args, State& state) {
+  expert_mlp<typename State::Architectures>(args, state);
+}
+/// The same by one kernel for any number of rows: a row's result depends on that row alone, bit for
+/// bit.
+template <Element T, class State>
+void run_op_in_order(const ExpertMlpArgs<T, DeviceMatrix<T>>& args, State& state) {
+  expert_mlp<Architectures<OtherDevices>>(args, state);
+}
+
+/// Allocates the scratch memory of `expert_mlp`.
+template <Element T, class State>
+void reserve_op(const ReserveExpertMlpArgs<T>& args, State& state) {
+  state.parts.template of<ExpertWorkspace>().reserve(args.sizes, sizeof(T));
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,307 @@
+// The ops of a mixture of experts on the CUDA backend.
+
+#include <cmath>
+
+#include "cuda/gpu_test.cuh"
+#include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/cuda/batch_invariant/batch_invariant_backend.cuh"
+#include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
+#include "nanovllm/with/moe/cuda/fp8_ops.cuh"
+#include "nanovllm/with/moe/cuda/hopper/tuning.hpp"
+#include "nanovllm/with/moe/cuda/ops.cuh"
+#include "with/moe/expert_cases.hpp"
+
+using namespace nanovllm;
+namespace ops = nanovllm::test::ops;
+
+TEST_CASE("route_experts is the formula of its contract on the GPU", "[ops][moe]") {
+  if (!test::has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  ops::route_experts_cases(backend);
+  ops::route_experts_case(backend, 33, 200, 8, true, 6);
+  ops::route_experts_case(backend, 7, 600, 10, false, 6);  // rows that are not held
+  ops::route_ties_case(backend);
+  ops::route_counts_cases(backend);
+  ops::route_shape_cases(backend);
+}
+
+TEMPLATE_TEST_CASE("expert_mlp is the formula of its contract on the GPU", "[ops][moe]", float,
+                   bf16, nanovllm::half) {
+  if (!test::has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  ops::expert_mlp_cases<TestType>(backend);
+  ops::expert_mlp_shape_cases<TestType>(backend);
+  // Tiles of each size, whole and not; more than one tile of an expert; extents that no block
+  // divides.
+  ops::expert_mlp_case<TestType>(backend, {8, 128, 64, 8, 4});
+  ops::expert_mlp_case<TestType>(backend, {37, 136, 72, 5, 2});
+  ops::expert_mlp_case<TestType>(backend, {100, 64, 40, 6, 2});
+  ops::expert_mlp_case<TestType>(backend, {150, 72, 64, 3, 3});
+  ops::expert_mlp_case<TestType>(backend, {90, 64, 64, 40, 2, true});
+  // Some of the experts, in tiles of several sizes.
+  ops::expert_mlp_case<TestType>(backend, {37, 136, 72, 5, 2, false, 2, 2});
+  ops::expert_mlp_case<TestType>(backend, {150, 72, 64, 3, 3, false, 1, 2});
+  ops::expert_mlp_case<TestType>(backend, {90, 64, 64, 40, 2, true, 0, 20});
+  // More slots than are multiplied at a time, and than few tokens may have; more pairs than results
+  // are kept of.
+  ops::expert_mlp_case<TestType>(backend, {3, 64, 40, 20, 12});
+  ops::expert_mlp_case<TestType>(backend, {2, 64, 32, 50, 40});
+  ops::expert_mlp_case<TestType>(backend, {8200, 16, 8, 12, 8});
+  // Enough rows for the kernels of an architecture: whole tiles and parts, extents that no block
+  // divides, all to the same experts.
+  ops::expert_mlp_case<TestType>(backend, {256, 128, 128, 2, 1});
+  ops::expert_mlp_case<TestType>(backend, {150, 200, 136, 3, 2});
+  ops::expert_mlp_case<TestType>(backend, {200, 72, 40, 4, 2});
+  ops::expert_mlp_case<TestType>(backend, {300, 64, 264, 3, 1, true});
+  ops::expert_mlp_case<TestType>(backend, {300, 128, 136, 4, 2, false, 1, 2});
+  ops::expert_mlp_case<TestType>(backend, {300, 64, 264, 3, 1, true, 0, 2});
+}
+
+TEMPLATE_TEST_CASE("a row of expert_mlp depends on that row alone in batch-invariant mode",
+                   "[ops][moe]", float, bf16) {
+  if (!test::has_gpu() || !test::Gpu().is_hopper()) return;
+  using T = TestType;
+  BatchInvariantCudaBackend backend{BackendConfig{}};
+  const ops::ExpertCase c{150, 200, 104, 9, 4};
+  const ops::TestExperts<BatchInvariantCudaBackend, T> experts(backend, c.experts, c.in, c.width);
+  auto x = ops::Array<BatchInvariantCudaBackend, T>::random(backend, c.n * c.in, 1);
+  auto weights = ops::Array<BatchInvariantCudaBackend, float>::random(backend, c.n * c.k, 2);
+  ops::Array<BatchInvariantCudaBackend, std::int32_t> ids(backend, ops::expert_ids(c));
+  ops::Array<BatchInvariantCudaBackend, T> together(backend, c.n * c.in);
+  const ExpertMlpArgs<T, BatchInvariantCudaBackend::Matrix<T>> all{.x = x.matrix(c.in),
+                                                                   .ids = ids.matrix(c.k),
+                                                                   .weights = weights.matrix(c.k),
+                                                                   .experts = experts.list,
+                                                                   .out = together.matrix(c.in)};
+  backend.run(all);
+  together.download();
+  for (const std::int64_t step : {1, 3, 20, 64}) {
+    ops::Array<BatchInvariantCudaBackend, T> apart(backend, c.n * c.in);
+    for (std::int64_t i = 0; i < c.n; i += step) {
+      const std::int64_t end = std::min(i + step, c.n);
+      auto some = all;
+      some.x = some.x.slice(i, end), some.ids = some.ids.slice(i, end);
+      some.weights = some.weights.slice(i, end);
+      some.out = apart.matrix(c.in).slice(i, end);
+      backend.run(some);
+    }
+    apart.download();
+    INFO("by " << step);
+    CHECK(ops::same_bits(together.host, apart.host));
+  }
+}
+
+TEST_CASE("expert_mlp can be captured once it has run", "[ops][moe]") {
+  if (!test::has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  const ops::ExpertCase c{20, 64, 64, 8, 2};
+  const ops::TestExperts<CudaBackend, bf16> experts(backend, c.experts, c.in, c.width);
+  auto x = ops::Array<CudaBackend, bf16>::random(backend, c.n * c.in, 1);
+  auto logits = ops::Array<CudaBackend, float>::random(backend, c.n * c.experts, 3);
+  ops::Array<CudaBackend, float> weights(backend, c.n * c.k);
+  ops::Array<CudaBackend, std::int32_t> ids(backend, c.n * c.k);
+  ops::Array<CudaBackend, bf16> eager(backend, c.n * c.in), replayed(backend, c.n * c.in);
+  const auto run = [&](ops::Array<CudaBackend, bf16>& out) {
+    backend.run(RouteExpertsArgs{.logits = logits.matrix(c.experts),
+                                 .ids = ids.matrix(c.k),
+                                 .weights = weights.matrix(c.k),
+                                 .normalise = true});
+    backend.run(ExpertMlpArgs<bf16, CudaBackend::Matrix<bf16>>{.x = x.matrix(c.in),
+                                                               .ids = ids.matrix(c.k),
+                                                               .weights = weights.matrix(c.k),
+                                                               .experts = experts.list,
+                                                               .out = out.matrix(c.in)});
+  };
+  const ReserveExpertMlpArgs<bf16> sizes{
+      {.max_rows = c.n, .experts_per_token = c.k, .in = c.in, .width = c.width}};
+  backend.reserve(sizes);
+  run(eager);
+  const auto graph = backend.capture([&] { run(replayed); });
+  // Other logits, as another step would have: the graph must route anew.
+  for (const std::uint64_t seed : {3, 4, 5}) {
+    logits.host = ops::Array<CudaBackend, float>::random(backend, c.n * c.experts, seed).host;
+    logits.upload();
+    run(eager);
+    backend.replay(graph);
+    eager.download(), replayed.download();
+    CHECK(ops::same_bits(eager.host, replayed.host));
+  }
+}
+
+namespace {
+
+/// Experts of random elements of e4m3, with a scale for each row and 128 columns. `gate_up` and
+/// `down` are elements times scales, rounded to bf16 if `rounded`; the scales are bf16, so that
+/// nothing else is rounded.
+template <class B>
+struct Fp8TestExperts {
+  struct Elements {
+    std::vector<float> host;
+    std::int64_t cols;
+    [[nodiscard]] double operator()(std::int64_t i, std::int64_t j) const {
+      return host[static_cast<std::size_t>(i * cols + j)];
+    }
+  };
+  std::vector<Elements> gate_up, down;
+  std::vector<Expert<typename B::Fp8Matrix>> list;
+
+  Fp8TestExperts(B& backend, const ops::ExpertCase& c, bool rounded)
+      : list(make_experts<typename B::Fp8Matrix>(c.here > 0 ? c.here : c.experts, c.in, c.width)) {
+    std::uint64_t seed = 300;
+    for (std::int64_t e = 0; e < c.experts; ++e) {
+      auto* const expert = c.has(e) ? &list[static_cast<std::size_t>(e - c.first)] : nullptr;
+      gate_up.push_back(fill(backend, expert == nullptr ? nullptr : &expert->gate_up, 2 * c.width,
+                             c.in, rounded, seed++));
+      down.push_back(fill(backend, expert == nullptr ? nullptr : &expert->down, c.in, c.width,
+                          rounded, seed++));
+    }
+  }
+
+ private:
+  static Elements fill(B& backend, typename B::Fp8Matrix* matrix, std::int64_t rows,
+                       std::int64_t cols, bool rounded, std::uint64_t seed) {
+    const std::int64_t groups = (cols + 127) / 128;
+    const auto values = ops::Array<B, float>::random(backend, rows * cols, seed, -448, 448).host;
+    std::vector<fp8_e4m3> bytes;
+    for (std::size_t i = 0; i < values.size(); ++i)  // subnormals, and all else
+      bytes.push_back(fp8_e4m3(std::ldexp(values[i], -static_cast<int>(i * 7 % 17))));
+    const auto scales =
+        ops::Array<B, bf16>::random(backend, rows * groups, seed, 0x1p-10, 0x1p-7).host;
+    const auto scale = [&](std::int64_t i, std::int64_t j) {
+      return static_cast<float>(scales[static_cast<std::size_t>(i * groups + j / 128)]);
+    };
+    Elements out{{}, cols};
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < cols; ++j) {
+        const float value =
+            static_cast<float>(bytes[static_cast<std::size_t>(i * cols + j)]) * scale(i, j);
+        out.host.push_back(rounded ? static_cast<float>(bf16(value)) : value);
+      }
+    }
+    if (matrix != nullptr) {
+      REQUIRE(backend.set_rows(*matrix, 0,
+                               Fp8Rows{.data = bytes.data(),
+                                       .rows = rows,
+                                       .columns = cols,
+                                       .stride = cols,
+                                       .group_columns = 128,
+                                       .scale = scale}));
+    }
+    return out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("expert_mlp is the formula of its contract by 8-bit floats on the GPU", "[ops][moe]") {
+  if (!test::has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  const bool is_hopper = test::Gpu().is_hopper();
+  for (const ops::ExpertCase c :
+       {ops::ExpertCase{40, 200, 264, 4, 2},
+        // One token, whose columns are read at once and not; more slots than at a time; some of the
+        // experts alone.
+        ops::ExpertCase{1, 256, 128, 8, 4}, ops::ExpertCase{1, 136, 8, 3, 2},
+        ops::ExpertCase{1, 2312, 904, 12, 10}, ops::ExpertCase{1, 264, 776, 9, 9},
+        ops::ExpertCase{1, 264, 136, 6, 3, false, 2, 2},
+        ops::ExpertCase{1, 64, 40, 6, 3, false, 5, 1},
+        // Enough rows for Hopper's kernel: one panel of K and less, an odd number, an even one;
+        // whole tiles of 128 rows and parts; extents that no block divides.
+        ops::ExpertCase{256, 128, 128, 2, 1}, ops::ExpertCase{64, 64, 40, 1, 1},
+        ops::ExpertCase{150, 200, 136, 3, 2}, ops::ExpertCase{200, 72, 40, 4, 2},
+        ops::ExpertCase{150, 456, 328, 3, 2}, ops::ExpertCase{130, 776, 8, 1, 1},
+        // All to the same experts; some of the experts alone.
+        ops::ExpertCase{300, 64, 264, 3, 1, true},
+        ops::ExpertCase{300, 128, 136, 4, 2, false, 1, 2},
+        ops::ExpertCase{300, 64, 264, 3, 1, true, 0, 2},
+        ops::ExpertCase{300, 64, 264, 3, 1, true, 1, 2},
+        // More tiles than blocks, several times.
+        ops::ExpertCase{12800, 520, 136, 8, 2, false, 0, 0, 101}}) {
+    INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.experts << ", "
+             << c.here << " here, from " << c.first << " on");
+    const bool rounded = is_hopper && nanovllm::cuda::suits_wide_experts(c.n * c.k, c.experts);
+    ops::expert_mlp_case_of<bf16>(backend, c, Fp8TestExperts<CudaBackend>(backend, c, rounded));
+  }
+}
+
+TEST_CASE("expert_mlp multiplies by 8-bit floats on the GPU", "[ops][moe]") {
+  if (!test::has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  CpuBackend cpu{BackendConfig{}};
+  const bool is_hopper = test::Gpu().is_hopper();
+  for (const ops::ExpertCase c :
+       {ops::ExpertCase{1, 256, 128, 8, 4}, ops::ExpertCase{7, 256, 136, 5, 2},
+        ops::ExpertCase{40, 200, 264, 4, 2}, ops::ExpertCase{150, 384, 128, 3, 3},
+        ops::ExpertCase{90, 136, 72, 12, 1, true},
+        // Columns of two ranks: ups and the last columns begin in the middle of a block.
+        ops::ExpertCase{1, 320, 192, 4, 2}, ops::ExpertCase{16, 320, 192, 4, 2},
+        ops::ExpertCase{150, 320, 192, 3, 3}, ops::ExpertCase{400, 904, 328, 4, 2}}) {
+    INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.experts);
+    auto on_gpu = make_experts<CudaBackend::Fp8Matrix>(c.experts, c.in, c.width);
+    auto on_cpu = make_experts<CpuBackend::Fp8Matrix>(c.experts, c.in, c.width);
+    std::uint64_t seed = 40;
+    const auto fill = [&](CudaBackend::Fp8Matrix& gpu_matrix, CpuBackend::Fp8Matrix& cpu_matrix,
+                          std::int64_t tensor_rows) {
+      const std::int64_t rows = gpu_matrix.rows(), cols = gpu_matrix.cols();
+      auto values = ops::Array<CudaBackend, bf16>::random(backend, rows * cols, seed++, -0.4, 0.4);
+      for (std::int64_t i = 0; i < rows * cols; ++i) {  // so that blocks have different scales
+        const auto power = static_cast<int>((i / cols / 64 + i % cols / 64) % 4);
+        bf16& value = values.host[static_cast<std::size_t>(i)];
+        value = bf16(std::ldexp(static_cast<float>(value), -power));
+      }
+      const MatrixView<const bf16> view(values.host.data(), {rows, cols});
+      for (std::int64_t first = 0; first < rows; first += tensor_rows) {
+        const auto tensor = view.slice(first, first + tensor_rows);
+        backend.set_rows(gpu_matrix, first, tensor);
+        cpu.set_rows(cpu_matrix, first, tensor);
+      }
+    };
+    for (std::size_t e = 0; e < on_gpu.size(); ++e) {
+      fill(on_gpu[e].gate_up, on_cpu[e].gate_up, c.width);  // gates, then ups
+      fill(on_gpu[e].down, on_cpu[e].down, c.in);
+    }
+    auto x = ops::Array<CudaBackend, bf16>::random(backend, c.n * c.in, 1);
+    auto weights = ops::Array<CudaBackend, float>::random(backend, c.n * c.k, 2, 0.05, 1);
+    ops::Array<CudaBackend, std::int32_t> ids(backend, ops::expert_ids(c));
+    ops::Array<CudaBackend, bf16> out(backend, c.n * c.in), alone(backend, c.n * c.in);
+    const ExpertMlpArgs<bf16, CudaBackend::Fp8Matrix> args{.x = x.matrix(c.in),
+                                                           .ids = ids.matrix(c.k),
+                                                           .weights = weights.matrix(c.k),
+                                                           .experts = on_gpu,
+                                                           .out = out.matrix(c.in)};
+    backend.run(args);
+    out.download();
+    // The CPU's experts in float32, so that it is far nearer to the exact result.
+    ops::Array<CpuBackend, float> x_cpu(cpu, std::vector<float>(x.host.begin(), x.host.end()));
+    ops::Array<CpuBackend, float> weights_cpu(cpu, weights.host);
+    ops::Array<CpuBackend, std::int32_t> ids_cpu(cpu, ids.host);
+    ops::Array<CpuBackend, float> expected(cpu, c.n * c.in);
+    cpu.run(ExpertMlpArgs<float, CpuBackend::Fp8Matrix>{.x = x_cpu.matrix(c.in),
+                                                        .ids = ids_cpu.matrix(c.k),
+                                                        .weights = weights_cpu.matrix(c.k),
+                                                        .experts = on_cpu,
+                                                        .out = expected.matrix(c.in)});
+    expected.download();
+    double error = 0, size = 0;
+    for (std::int64_t i = 0; i < c.n * c.in; ++i) {
+      error += (out[i] - expected[i]) * (out[i] - expected[i]);
+      size += expected[i] * expected[i];
+    }
+    // Three roundings to bfloat16, of h, y and the sum, each 2^-9 of an element at the most. Many
+    // rows on Hopper: also those of the weights.
+    const bool is_wide = is_hopper && nanovllm::cuda::suits_wide_experts(c.n * c.k, c.experts);
+    CHECK(std::sqrt(error / size) < (is_wide ? 5 : 3) * 0x1p-9);
+    // Many rows have another kernel than two or three, and so has one.
+    if (is_wide || c.n == 1) continue;
+    for (std::int64_t i = 0; i < c.n - 1; i += 2) {
+      const std::int64_t end = i + 3 == c.n ? c.n : i + 2;
+      auto some = args;
+      some.x = some.x.slice(i, end), some.ids = some.ids.slice(i, end);
+      some.weights = some.weights.slice(i, end), some.out = alone.matrix(c.in).slice(i, end);
+      backend.run(some);
+    }
+    alone.download();
+    CHECK(ops::same_bits(out.host, alone.host));
+  }
+}
