@@ -5,8 +5,8 @@
 
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/runner/thread_ranks.hpp"
-#include "nanovllm/engine/tiers/disk_tier.hpp"
 #include "nanovllm/policy.hpp"
+#include "nanovllm/with/tiers/disk_tier.hpp"
 
 namespace nanovllm {
 

@@ -12,4 +12,4 @@
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
-#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
+#include "nanovllm/with/tiers/tiered_block_manager.hpp"

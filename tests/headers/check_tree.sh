@@ -111,7 +111,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     return path
   }
 
-  # nanovllm/engine/disk/disk_store.hpp is in the room "engine/disk/", nanovllm/engine/core.hpp in
+  # nanovllm/with/tiers/disk/disk_store.hpp is in the room "with/tiers/disk/", nanovllm/engine/core.hpp in
   # "engine/". Rooms are told apart in the modules that have a rule for themselves.
   function room_of(path,   parts, count, module) {
     count = split(path, parts, "/")
@@ -312,9 +312,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["engine/core/"] = \
         "engine/request/ engine/step/ engine/runner/ engine/engine_config.hpp"
     allowed_in_module["engine/session/"] = "engine/request/ engine/runner/ engine/engine_config.hpp"
-    allowed_in_module["engine/disk/"] = \
-        "engine/request/ engine/runner/ engine/core/step_observer.hpp engine/engine_config.hpp"
-    allowed_in_module["engine/tiers/"] = "engine/disk/ engine/runner/ " \
+    allowed_in_module["engine/tiers/"] = "with/tiers/disk/ engine/runner/ " \
         "engine/core/step_observer.hpp engine/session/kv_identity.hpp engine/engine_config.hpp"
 
     allowed_in_module["grammar/"] = "all"
@@ -339,7 +337,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
 
     allowed_in_module["kv/"] = "all"
     allowed_in_module["kv/prefix/"] = "kv/cached_block.hpp kv/eviction_order.hpp kv/block_list.hpp"
-    allowed_in_module["kv/tiers/"] = "kv/block_list.hpp kv/block_manager.hpp kv/prefix/"
 
     allowed_in_module["sched/"] = "all"
     allowed_in_module["sched/policy/"] = "sched/batch_config.hpp sched/plan_builder.hpp " \

@@ -1,5 +1,5 @@
 #include "nanovllm/sched/plan_builder.hpp"
-#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
+#include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 #include <memory>
 #include <vector>

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
+#include "nanovllm/with/tiers/tiered_block_manager.hpp"
 #include "sched/simulator.hpp"
 
 using namespace simulator;

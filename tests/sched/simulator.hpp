@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/scheduler.hpp"
+#include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace simulator {
 

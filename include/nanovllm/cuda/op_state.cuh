@@ -7,13 +7,13 @@
 #include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/attention/decode/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
-#include "nanovllm/cuda/elementwise/swap_blocks.cuh"
 #include "nanovllm/cuda/linear/dispatch/engine.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/plan_start.cuh"
 #include "nanovllm/cuda/runtime/state_parts.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/with/tiers/cuda/swap_blocks.cuh"
 
 namespace nanovllm::cuda {
 

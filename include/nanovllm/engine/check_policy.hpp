@@ -20,7 +20,6 @@
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
-#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/backend_check.hpp"
 #include "nanovllm/ops/elements.hpp"
@@ -29,6 +28,7 @@
 #include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
+#include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {
 

@@ -24,9 +24,9 @@
 #include "nanovllm/ops/rope.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/silu_mul.hpp"
-#include "nanovllm/ops/swap_blocks.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 #include "nanovllm/ops/weight_format.hpp"
+#include "nanovllm/with/tiers/swap_blocks.hpp"
 
 namespace nanovllm {
 

@@ -8,9 +8,9 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
+#include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {
 

@@ -9,11 +9,11 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
-#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/pool_forecast.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
+#include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {
 

@@ -26,7 +26,7 @@
 #include "nanovllm/sched/sequence_states.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/sched/step_room.hpp"
-#include "nanovllm/sched/swapping.hpp"
+#include "nanovllm/with/tiers/swapping.hpp"
 
 namespace nanovllm {
 

@@ -16,7 +16,7 @@
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
-#include "nanovllm/sched/swapping.hpp"
+#include "nanovllm/with/tiers/swapping.hpp"
 
 namespace nanovllm {
 

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
+#include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {
 

@@ -18,7 +18,7 @@
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
-#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
+#include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 using namespace nanovllm;
 

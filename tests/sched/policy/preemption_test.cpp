@@ -1,5 +1,5 @@
 #include "nanovllm/sched/policy/preemption.hpp"
-#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
+#include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 #include <cstddef>
 #include <span>

@@ -17,7 +17,7 @@
 #include "nanovllm/cpu/kernels/sampler.hpp"
 #include "nanovllm/cpu/kernels/shard_draw.hpp"
 #include "nanovllm/cpu/kernels/silu_mul.hpp"
-#include "nanovllm/cpu/kernels/swap_blocks.hpp"
 #include "nanovllm/cpu/kernels/unpack_step.hpp"
 #include "nanovllm/with/moe/cpu/expert_mlp.hpp"
 #include "nanovllm/with/moe/cpu/route_experts.hpp"
+#include "nanovllm/with/tiers/cpu/swap_blocks.hpp"

@@ -13,5 +13,5 @@
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/rope.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
-#include "nanovllm/cuda/elementwise/swap_blocks.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
+#include "nanovllm/with/tiers/cuda/swap_blocks.cuh"

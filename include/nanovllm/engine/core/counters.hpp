@@ -6,8 +6,8 @@
 
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
-#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/step_plan.hpp"
+#include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {
 

@@ -108,7 +108,7 @@ class Runner : public StepRunner {
     check<ConfigError>(numbers[1] == 0 || !Pool::kHasHostBlocks || kSwapsBlocks<Backend, Pool>,
                        "host_kv_size: ", numbers[1],
                        " blocks in host memory were asked for, but the policy's Backend has no "
-                       "'run' for 'SwapBlocksArgs'; see ops/swap_blocks.hpp");
+                       "'run' for 'SwapBlocksArgs'; see with/tiers/swap_blocks.hpp");
     begin_stage<Backend>(config_, "recording graphs");
     guard([&] {
       ranks_.on_all([&](Rank& rank) {

@@ -7,7 +7,7 @@
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/ops/backend.hpp"
-#include "nanovllm/ops/swap_blocks.hpp"
+#include "nanovllm/with/tiers/swap_blocks.hpp"
 
 namespace nanovllm {
 

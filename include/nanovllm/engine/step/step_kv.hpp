@@ -9,7 +9,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/step/executor_steps.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
-#include "nanovllm/ops/swap_blocks.hpp"
+#include "nanovllm/with/tiers/swap_blocks.hpp"
 
 namespace nanovllm {
 

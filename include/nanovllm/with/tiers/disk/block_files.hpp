@@ -13,7 +13,7 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/section_file.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
-#include "nanovllm/kv/tiers/disk_name.hpp"
+#include "nanovllm/with/tiers/disk_name.hpp"
 
 namespace nanovllm {
 

@@ -1,4 +1,4 @@
-#include "nanovllm/engine/disk/disk_queue.hpp"
+#include "nanovllm/with/tiers/disk/disk_queue.hpp"
 
 #include <unistd.h>
 

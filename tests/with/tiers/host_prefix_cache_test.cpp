@@ -1,4 +1,4 @@
-#include "nanovllm/kv/tiers/host_prefix_cache.hpp"
+#include "nanovllm/with/tiers/host_prefix_cache.hpp"
 
 #include <cstdint>
 #include <numeric>

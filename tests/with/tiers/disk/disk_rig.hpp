@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/engine/disk/disk_loads.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
-#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
+#include "nanovllm/with/tiers/disk/disk_loads.hpp"
+#include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 namespace disk_rig {
 

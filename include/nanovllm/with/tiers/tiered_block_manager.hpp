@@ -16,9 +16,9 @@
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
-#include "nanovllm/kv/tiers/disk_name.hpp"
-#include "nanovllm/kv/tiers/host_pool.hpp"
-#include "nanovllm/kv/tiers/host_prefix_cache.hpp"
+#include "nanovllm/with/tiers/disk_name.hpp"
+#include "nanovllm/with/tiers/host_pool.hpp"
+#include "nanovllm/with/tiers/host_prefix_cache.hpp"
 
 namespace nanovllm {
 

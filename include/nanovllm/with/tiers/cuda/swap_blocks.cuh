@@ -1,7 +1,7 @@
 #pragma once
 /// `swap_blocks` on CUDA: blocks of the paged cache to page-locked host memory and back, by the
 /// device's copy engines, on one stream for each direction, apart from the one that computes.
-/// Contract: ops/swap_blocks.hpp.
+/// Contract: with/tiers/swap_blocks.hpp.
 ///
 /// Both streams begin where the computing one stands. Layers go one behind the other, some together
 /// where they are small; an event behind each group tells when it is there. What goes up in a layer
@@ -21,7 +21,7 @@
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/stream.cuh"
-#include "nanovllm/ops/swap_blocks.hpp"
+#include "nanovllm/with/tiers/swap_blocks.hpp"
 
 namespace nanovllm::cuda {
 

@@ -14,9 +14,9 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/engine/disk/block_files.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
-#include "nanovllm/kv/tiers/disk_name.hpp"
+#include "nanovllm/with/tiers/disk/block_files.hpp"
+#include "nanovllm/with/tiers/disk_name.hpp"
 
 namespace nanovllm {
 

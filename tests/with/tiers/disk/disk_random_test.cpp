@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/engine/disk/disk_loads.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
-#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 #include "nanovllm/sched/scheduler.hpp"
+#include "nanovllm/with/tiers/disk/disk_loads.hpp"
+#include "nanovllm/with/tiers/tiered_block_manager.hpp"
 #include "sched/policies.hpp"
 #include "sched/simulator.hpp"
 

@@ -14,15 +14,15 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/engine/disk/disk_queue.hpp"
-#include "nanovllm/engine/disk/disk_saves.hpp"
-#include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/request.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
-#include "nanovllm/kv/tiers/disk_name.hpp"
+#include "nanovllm/with/tiers/disk/disk_queue.hpp"
+#include "nanovllm/with/tiers/disk/disk_saves.hpp"
+#include "nanovllm/with/tiers/disk/disk_store.hpp"
+#include "nanovllm/with/tiers/disk_name.hpp"
 
 namespace nanovllm {
 

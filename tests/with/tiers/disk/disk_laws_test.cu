@@ -7,4 +7,4 @@ using BackendFloat32 = nanovllm::CudaFullFloat32Policy;
 static constexpr bool kBitEqual = false;
 static int num_devices() { return nanovllm::test::has_gpu() ? nanovllm::test::num_gpus() : 0; }
 
-#include "engine/disk/disk_laws_cases.hpp"
+#include "with/tiers/disk/disk_laws_cases.hpp"

@@ -1,4 +1,4 @@
-#include "nanovllm/engine/disk/block_files.hpp"
+#include "nanovllm/with/tiers/disk/block_files.hpp"
 
 #include <unistd.h>
 

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/engine/disk/disk_queue.hpp"
-#include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
-#include "nanovllm/kv/tiers/disk_name.hpp"
+#include "nanovllm/with/tiers/disk/disk_queue.hpp"
+#include "nanovllm/with/tiers/disk/disk_store.hpp"
+#include "nanovllm/with/tiers/disk_name.hpp"
 
 namespace nanovllm {
 

@@ -1,4 +1,4 @@
-#include "nanovllm/kv/tiers/host_pool.hpp"
+#include "nanovllm/with/tiers/host_pool.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -8,7 +8,7 @@
 #include "catch.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
-#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
+#include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 using namespace nanovllm;
 

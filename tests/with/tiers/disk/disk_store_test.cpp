@@ -1,4 +1,4 @@
-#include "nanovllm/engine/disk/disk_store.hpp"
+#include "nanovllm/with/tiers/disk/disk_store.hpp"
 
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "nanovllm/engine/core/step_observer.hpp"
-#include "nanovllm/engine/disk/disk_loads.hpp"
-#include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/sched/step_plan.hpp"
+#include "nanovllm/with/tiers/disk/disk_loads.hpp"
+#include "nanovllm/with/tiers/disk/disk_store.hpp"
 
 namespace nanovllm {
 

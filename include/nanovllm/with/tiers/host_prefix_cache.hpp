@@ -15,7 +15,7 @@
 #include "nanovllm/kv/prefix/prefix_hash.hpp"
 #include "nanovllm/kv/prefix/prefix_index.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
-#include "nanovllm/kv/tiers/disk_name.hpp"
+#include "nanovllm/with/tiers/disk_name.hpp"
 
 namespace nanovllm {
 

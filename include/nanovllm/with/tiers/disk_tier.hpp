@@ -8,13 +8,13 @@
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
-#include "nanovllm/engine/disk/disk_observer.hpp"
-#include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/session/kv_identity.hpp"
-#include "nanovllm/engine/tiers/host_tier.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
+#include "nanovllm/with/tiers/disk/disk_observer.hpp"
+#include "nanovllm/with/tiers/disk/disk_store.hpp"
+#include "nanovllm/with/tiers/host_tier.hpp"
 
 namespace nanovllm {
 
@@ -55,8 +55,8 @@ static_assert(TiersLike<DiskTier>);
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/engine/disk/block_files.hpp"
 #include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/with/tiers/disk/block_files.hpp"
 
 namespace nanovllm {
 

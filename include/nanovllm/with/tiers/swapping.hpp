@@ -9,13 +9,13 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/queue_checks.hpp"
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
+#include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {
 

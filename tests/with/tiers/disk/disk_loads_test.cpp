@@ -1,4 +1,4 @@
-#include "nanovllm/engine/disk/disk_loads.hpp"
+#include "nanovllm/with/tiers/disk/disk_loads.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "engine/disk/disk_rig.hpp"
+#include "with/tiers/disk/disk_rig.hpp"
 
 using namespace disk_rig;
 

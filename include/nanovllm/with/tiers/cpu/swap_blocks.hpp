@@ -1,11 +1,12 @@
 #pragma once
-/// `swap_blocks` on the CPU: both pools are in the same memory. Contract: ops/swap_blocks.hpp.
+/// `swap_blocks` on the CPU: both pools are in the same memory. Contract:
+/// with/tiers/swap_blocks.hpp.
 
 #include <algorithm>
 #include <cstdint>
 
 #include "nanovllm/cpu/context.hpp"
-#include "nanovllm/ops/swap_blocks.hpp"
+#include "nanovllm/with/tiers/swap_blocks.hpp"
 
 namespace nanovllm::cpu {
 

@@ -18,8 +18,8 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/engine/disk/disk_store.hpp"
-#include "nanovllm/kv/tiers/disk_name.hpp"
+#include "nanovllm/with/tiers/disk/disk_store.hpp"
+#include "nanovllm/with/tiers/disk_name.hpp"
 
 namespace nanovllm {
 

@@ -6,4 +6,4 @@ using BackendFloat32 = nanovllm::FullFloat32Policy;
 static constexpr bool kBitEqual = true;
 static int num_devices() { return 2; }
 
-#include "engine/disk/disk_laws_cases.hpp"
+#include "with/tiers/disk/disk_laws_cases.hpp"

@@ -1,4 +1,4 @@
-#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
+#include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 #include <cstdint>
 #include <numeric>

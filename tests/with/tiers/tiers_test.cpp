@@ -11,9 +11,9 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/engine/tiers/disk_tier.hpp"
-#include "nanovllm/engine/tiers/host_tier.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
+#include "nanovllm/with/tiers/disk_tier.hpp"
+#include "nanovllm/with/tiers/host_tier.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
