@@ -36,12 +36,12 @@
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/engine_body.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/session/session_kv.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/full_policy.hpp"
 #include "nanovllm/model/registry.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/policy.hpp"
+#include "nanovllm/with/sessions/session_kv.hpp"
 
 namespace nanovllm {
 

@@ -311,9 +311,8 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["engine/runner/"] = "engine/step/ engine/engine_config.hpp"
     allowed_in_module["engine/core/"] = \
         "engine/request/ engine/step/ engine/runner/ engine/engine_config.hpp"
-    allowed_in_module["engine/session/"] = "engine/request/ engine/runner/ engine/engine_config.hpp"
     allowed_in_module["engine/tiers/"] = "with/tiers/disk/ engine/runner/ " \
-        "engine/core/step_observer.hpp engine/session/kv_identity.hpp engine/engine_config.hpp"
+        "engine/core/step_observer.hpp with/sessions/kv_identity.hpp engine/engine_config.hpp"
 
     allowed_in_module["grammar/"] = "all"
     allowed_in_module["grammar/bytes/"] = ""

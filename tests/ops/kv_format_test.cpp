@@ -15,8 +15,8 @@
 #include "nanovllm/cpu/kernels/copy_blocks.hpp"
 #include "nanovllm/cpu/kernels/kv_store.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
-#include "nanovllm/kv/kv_rows.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
+#include "nanovllm/with/sessions/kv_rows.hpp"
 #include "nanovllm/with/tiers/cpu/swap_blocks.hpp"
 
 using namespace nanovllm;

@@ -30,8 +30,8 @@
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
-#include "nanovllm/engine/session/session.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/with/sessions/session.hpp"
 
 namespace nanovllm {
 
@@ -92,7 +92,7 @@ class AnyEngine : public EngineCalls<AnyEngine> {
   // ---- Conversations, and keys and values in files ----
 
   /// A new, empty conversation whose keys and values are kept from turn to turn; see
-  /// engine/session/session.hpp. It may outlive the engine, but has no more turns then.
+  /// with/sessions/session.hpp. It may outlive the engine, but has no more turns then.
   [[nodiscard]] Session session();
 
   /// The conversation that `Session::save` has written, with its blocks, as far as there is room
@@ -220,8 +220,8 @@ class EngineOf : public AnyEngine {
 #if NANOVLLM_BODIES
 
 #include "nanovllm/engine/request/frontend.hpp"
-#include "nanovllm/engine/session/session_host.hpp"
 #include "nanovllm/text/tokenizer.hpp"
+#include "nanovllm/with/sessions/session_host.hpp"
 
 namespace nanovllm {
 

@@ -15,7 +15,6 @@
 #include "nanovllm/engine/policy_checks.hpp"
 #include "nanovllm/engine/policy_names.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
-#include "nanovllm/engine/session/kv_identity.hpp"
 #include "nanovllm/engine/step/runner_policy.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"
@@ -28,6 +27,7 @@
 #include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
+#include "nanovllm/with/sessions/kv_identity.hpp"
 #include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {

@@ -23,13 +23,13 @@
 #include "nanovllm/engine/request/event_queue.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/inbox.hpp"
-#include "nanovllm/engine/session/conversations.hpp"
-#include "nanovllm/engine/session/session_kv.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/with/sessions/conversations.hpp"
+#include "nanovllm/with/sessions/session_kv.hpp"
 
 namespace nanovllm {
 

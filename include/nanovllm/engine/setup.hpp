@@ -28,7 +28,6 @@
 #include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/runner/weight_memory.hpp"
-#include "nanovllm/engine/session/kv_identity.hpp"
 #include "nanovllm/engine/step/runner_policy.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
@@ -39,6 +38,7 @@
 #include "nanovllm/model/registry.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/sched/batch_config.hpp"
+#include "nanovllm/with/sessions/kv_identity.hpp"
 
 namespace nanovllm {
 

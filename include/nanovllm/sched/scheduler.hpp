@@ -17,7 +17,6 @@
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/beams.hpp"
 #include "nanovllm/sched/copy_on_write.hpp"
-#include "nanovllm/sched/held_sequences.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/policy/continuous_batching.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
@@ -26,6 +25,7 @@
 #include "nanovllm/sched/sequence_states.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/sched/step_room.hpp"
+#include "nanovllm/with/sessions/held_sequences.hpp"
 #include "nanovllm/with/tiers/swapping.hpp"
 
 namespace nanovllm {

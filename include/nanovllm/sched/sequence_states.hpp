@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/sched/held_sequences.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
+#include "nanovllm/with/sessions/held_sequences.hpp"
 #include "nanovllm/with/tiers/swapping.hpp"
 
 namespace nanovllm {

@@ -11,8 +11,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/io/section_file.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
+#include "nanovllm/with/sessions/section_file.hpp"
 #include "nanovllm/with/tiers/disk_name.hpp"
 
 namespace nanovllm {

@@ -147,12 +147,12 @@ class Session {
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
-#include "nanovllm/engine/session/conversation.hpp"
-#include "nanovllm/engine/session/kv_file.hpp"
-#include "nanovllm/engine/session/session_host.hpp"
 #include "nanovllm/io/json.hpp"
-#include "nanovllm/io/section_file.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
+#include "nanovllm/with/sessions/conversation.hpp"
+#include "nanovllm/with/sessions/kv_file.hpp"
+#include "nanovllm/with/sessions/section_file.hpp"
+#include "nanovllm/with/sessions/session_host.hpp"
 
 namespace nanovllm {
 

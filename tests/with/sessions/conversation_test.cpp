@@ -1,4 +1,4 @@
-#include "nanovllm/engine/session/conversation.hpp"
+#include "nanovllm/with/sessions/conversation.hpp"
 
 #include <utility>
 #include <vector>

@@ -16,15 +16,15 @@
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/inbox.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
-#include "nanovllm/engine/session/kv_file.hpp"
-#include "nanovllm/engine/session/kv_identity.hpp"
-#include "nanovllm/engine/session/session_host.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_fields.hpp"
-#include "nanovllm/io/section_file.hpp"
 #include "nanovllm/kv/cached_block.hpp"
-#include "nanovllm/kv/kv_rows.hpp"
 #include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/with/sessions/kv_file.hpp"
+#include "nanovllm/with/sessions/kv_identity.hpp"
+#include "nanovllm/with/sessions/kv_rows.hpp"
+#include "nanovllm/with/sessions/section_file.hpp"
+#include "nanovllm/with/sessions/session_host.hpp"
 
 namespace nanovllm {
 

@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/engine/session/session_host.hpp"
+#include "nanovllm/with/sessions/session_host.hpp"
 
 namespace nanovllm {
 

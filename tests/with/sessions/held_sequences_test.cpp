@@ -1,4 +1,4 @@
-#include "nanovllm/sched/held_sequences.hpp"
+#include "nanovllm/with/sessions/held_sequences.hpp"
 
 #include <algorithm>
 #include <cstdint>

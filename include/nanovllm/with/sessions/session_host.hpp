@@ -12,10 +12,10 @@
 
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/inbox.hpp"
-#include "nanovllm/engine/session/kv_identity.hpp"
-#include "nanovllm/io/section_file.hpp"
-#include "nanovllm/kv/kv_rows.hpp"
 #include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/with/sessions/kv_identity.hpp"
+#include "nanovllm/with/sessions/kv_rows.hpp"
+#include "nanovllm/with/sessions/section_file.hpp"
 
 namespace nanovllm {
 

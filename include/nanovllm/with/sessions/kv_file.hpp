@@ -12,12 +12,12 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
-#include "nanovllm/engine/session/kv_identity.hpp"
 #include "nanovllm/io/json.hpp"
-#include "nanovllm/io/section_file.hpp"
 #include "nanovllm/kv/cached_block.hpp"
-#include "nanovllm/kv/kv_rows.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
+#include "nanovllm/with/sessions/kv_identity.hpp"
+#include "nanovllm/with/sessions/kv_rows.hpp"
+#include "nanovllm/with/sessions/section_file.hpp"
 
 namespace nanovllm {
 

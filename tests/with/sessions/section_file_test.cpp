@@ -1,4 +1,4 @@
-#include "nanovllm/io/section_file.hpp"
+#include "nanovllm/with/sessions/section_file.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "nanovllm/kv/kv_rows.hpp"
+#include "nanovllm/with/sessions/kv_rows.hpp"
 
 #include <cstdint>
 #include <cstring>
