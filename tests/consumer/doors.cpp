@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
 
   for (const char* fp8 : {"fp8/block", "fp8/ct_block"})  // engine.hpp has these
     expect(true, fp8, "", "4", [&] { return num_tokens(fixtures / fp8); });
-  expect(has_parts, "GGUF", "io/gguf/gguf_checkpoint.hpp", "4",
+  expect(has_parts, "GGUF", "with/gguf/gguf_checkpoint.hpp", "4",
          [&] { return num_tokens(fixtures / "gguf/qwen3.gguf"); });
   for (const char* packed : {"packed/awq", "packed/ct"})
     expect(has_parts, packed, "with/eight_bits/checkpoint/packed_integers.hpp", "4",

@@ -13,9 +13,9 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/io/gguf/gguf_checkpoint.hpp"
-#include "nanovllm/io/gguf/gguf_file.hpp"
 #include "nanovllm/io/json.hpp"
+#include "nanovllm/with/gguf/gguf_checkpoint.hpp"
+#include "nanovllm/with/gguf/gguf_file.hpp"
 
 namespace {
 

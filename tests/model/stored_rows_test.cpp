@@ -15,11 +15,11 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/io/gguf/gguf_blocks.hpp"
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/tensor_scales.hpp"
 #include "nanovllm/with/eight_bits/cpu/linear.hpp"
+#include "nanovllm/with/gguf/gguf_blocks.hpp"
 
 using namespace nanovllm;
 using Catch::Matchers::Contains;

@@ -17,7 +17,7 @@ Versions and how to install them: tests/oracle/README.md.
 
 The weights of the models are not stored elsewhere: those of qwen3.gguf and qwen3_moe.gguf are the
 formula of make_qwen3_moe_fixtures.py, those of gpt2.gguf the formula of make_gpt2_fixtures.py, and
-tests/engine/gguf_test.cpp computes them as well. Names of tensors and keys are those that llama.cpp's
+tests/with/gguf/gguf_test.cpp computes them as well. Names of tensors and keys are those that llama.cpp's
 converter writes.
 """
 

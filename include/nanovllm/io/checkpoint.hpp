@@ -42,7 +42,7 @@ class Checkpoint {
   /// The checkpoint at `path`: a directory as Hugging Face publishes it, or a GGUF file, which any
   /// file is taken for, and what is not there if its name ends in ".gguf". Throws LoadError where
   /// such a file cannot be read or is malformed, and in a header-only program without
-  /// io/gguf/gguf_checkpoint.hpp.
+  /// with/gguf/gguf_checkpoint.hpp.
   template <detail::CheckpointPath Path>
   Checkpoint(const Path& path)  // NOLINT(google-explicit-constructor): a path names a checkpoint
       : source_(open(path)) {}
@@ -161,7 +161,7 @@ NANOVLLM_INLINE std::shared_ptr<Checkpoint::AnySource> Checkpoint::open(
   if (std::filesystem::is_regular_file(path, ignored) ||
       (path.extension() == ".gguf" && !is_directory))
     return detail::through<LoadError>(detail::open_gguf_door,
-                                      "nanovllm/io/gguf/gguf_checkpoint.hpp", "'", path.string(),
+                                      "nanovllm/with/gguf/gguf_checkpoint.hpp", "'", path.string(),
                                       "', a GGUF file,")(path)
         .source_;
   return std::make_shared<Source<SafetensorsCheckpoint>>(SafetensorsCheckpoint(path));

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
-#include "engine/gguf_cases.hpp"
 #include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
 #include "nanovllm/with/eight_bits/cuda/ops.cuh"
+#include "with/gguf/gguf_cases.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

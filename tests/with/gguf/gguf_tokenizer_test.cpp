@@ -1,4 +1,4 @@
-#include "nanovllm/io/gguf/gguf_tokenizer.hpp"
+#include "nanovllm/with/gguf/gguf_tokenizer.hpp"
 
 #include <cstdint>
 #include <fstream>
@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "gguf_writer.hpp"
 #include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/io/gguf/gguf_file.hpp"
 #include "nanovllm/text/tokenizer.hpp"
+#include "nanovllm/with/gguf/gguf_file.hpp"
+#include "with/gguf/gguf_writer.hpp"
 
 using namespace nanovllm;
 using Catch::Matchers::Contains;

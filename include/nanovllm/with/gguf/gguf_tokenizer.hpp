@@ -44,10 +44,10 @@ class GgufFile;
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/io/gguf/gguf_file.hpp"
-#include "nanovllm/io/gguf/gguf_metadata.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_writer.hpp"
+#include "nanovllm/with/gguf/gguf_file.hpp"
+#include "nanovllm/with/gguf/gguf_metadata.hpp"
 
 namespace nanovllm {
 

@@ -49,7 +49,7 @@ void check_same(const std::filesystem::path& gguf, const Checkpoint& expected, s
 }
 
 /// The tensors of a GGUF file as float32, each element by the dequantisers that
-/// tests/io/gguf/gguf_blocks_test.cpp compares with llama.cpp's.
+/// tests/with/gguf/gguf_blocks_test.cpp compares with llama.cpp's.
 inline MemoryCheckpoint dequantised(const Checkpoint& gguf) {
   MemoryCheckpoint out;
   out.texts["config.json"] = gguf.text("config.json").value();

@@ -19,7 +19,7 @@
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/block_format.hpp"
-#include "nanovllm/io/gguf/gguf_types.hpp"
+#include "nanovllm/with/gguf/gguf_types.hpp"
 
 namespace nanovllm {
 

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/io/gguf/gguf_metadata.hpp"
-#include "nanovllm/io/gguf/gguf_types.hpp"
 #include "nanovllm/io/mapped_file.hpp"
+#include "nanovllm/with/gguf/gguf_metadata.hpp"
+#include "nanovllm/with/gguf/gguf_types.hpp"
 
 namespace nanovllm {
 

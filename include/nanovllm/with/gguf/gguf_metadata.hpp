@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/io/gguf/gguf_types.hpp"
+#include "nanovllm/with/gguf/gguf_types.hpp"
 
 namespace nanovllm {
 

@@ -1,4 +1,4 @@
-#include "nanovllm/io/gguf/gguf_checkpoint.hpp"
+#include "nanovllm/with/gguf/gguf_checkpoint.hpp"
 
 #include <cstdint>
 #include <filesystem>
@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "gguf_writer.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/io/gguf/gguf_blocks.hpp"
-#include "nanovllm/io/gguf/gguf_names.hpp"
+#include "nanovllm/with/gguf/gguf_blocks.hpp"
+#include "nanovllm/with/gguf/gguf_names.hpp"
 #include "safetensors_writer.hpp"
+#include "with/gguf/gguf_writer.hpp"
 
 using namespace nanovllm;
 using Catch::Matchers::Contains;

@@ -13,7 +13,7 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/checkpoint_like.hpp"
-#include "nanovllm/io/gguf/gguf_file.hpp"
+#include "nanovllm/with/gguf/gguf_file.hpp"
 
 namespace nanovllm {
 
@@ -60,11 +60,11 @@ static_assert(CheckpointLike<GgufCheckpoint>);
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/file_dtype.hpp"
-#include "nanovllm/io/gguf/gguf_blocks.hpp"
-#include "nanovllm/io/gguf/gguf_config.hpp"
-#include "nanovllm/io/gguf/gguf_names.hpp"
-#include "nanovllm/io/gguf/gguf_tokenizer.hpp"
-#include "nanovllm/io/gguf/gguf_types.hpp"
+#include "nanovllm/with/gguf/gguf_blocks.hpp"
+#include "nanovllm/with/gguf/gguf_config.hpp"
+#include "nanovllm/with/gguf/gguf_names.hpp"
+#include "nanovllm/with/gguf/gguf_tokenizer.hpp"
+#include "nanovllm/with/gguf/gguf_types.hpp"
 
 namespace nanovllm {
 

@@ -1,11 +1,11 @@
-#include "nanovllm/io/gguf/gguf_blocks.hpp"
+#include "nanovllm/with/gguf/gguf_blocks.hpp"
 
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/io/gguf/gguf_file.hpp"
+#include "nanovllm/with/gguf/gguf_file.hpp"
 
 using namespace nanovllm;
 

@@ -1,4 +1,4 @@
-#include "nanovllm/io/gguf/gguf_file.hpp"
+#include "nanovllm/with/gguf/gguf_file.hpp"
 
 #include <cstdint>
 #include <limits>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "gguf_writer.hpp"
 #include "nanovllm/core/error.hpp"
 #include "safetensors_writer.hpp"
+#include "with/gguf/gguf_writer.hpp"
 
 using namespace nanovllm;
 using nanovllm_test::GgufWriter;

@@ -42,11 +42,11 @@ class GgufFile;
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/io/gguf/gguf_file.hpp"
-#include "nanovllm/io/gguf/gguf_metadata.hpp"
-#include "nanovllm/io/gguf/gguf_tokenizer.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_fields.hpp"
+#include "nanovllm/with/gguf/gguf_file.hpp"
+#include "nanovllm/with/gguf/gguf_metadata.hpp"
+#include "nanovllm/with/gguf/gguf_tokenizer.hpp"
 
 namespace nanovllm {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/io/gguf/gguf_types.hpp"
+#include "nanovllm/with/gguf/gguf_types.hpp"
 
 namespace nanovllm_test {
 
