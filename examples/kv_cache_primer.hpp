@@ -3,9 +3,9 @@
 /// without its KV cache, and this says what the cache saves and what it costs.
 
 #include <nanovllm/engine.hpp>
-#include <nanovllm/model/gpt2/gpt2.hpp>
 #include <nanovllm/policy.hpp>
 #include <nanovllm/text/tokenizer.hpp>
+#include <nanovllm/with/gpt2/gpt2.hpp>
 
 #include <algorithm>
 #include <chrono>

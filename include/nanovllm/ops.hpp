@@ -1,12 +1,10 @@
 #pragma once
 /// The contracts between models and backends: one op, its operands, its formula.
 
-#include "nanovllm/ops/add_bias.hpp"
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/backend_check.hpp"
 #include "nanovllm/ops/batch_field.hpp"
-#include "nanovllm/ops/bias_gelu.hpp"
 #include "nanovllm/ops/compose.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/elements.hpp"
@@ -17,7 +15,6 @@
 #include "nanovllm/ops/kv_format.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/kv_view.hpp"
-#include "nanovllm/ops/layer_norm.hpp"
 #include "nanovllm/ops/linear.hpp"
 #include "nanovllm/ops/logit_edits.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
@@ -36,6 +33,9 @@
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "nanovllm/with/eight_bits/static_fp8_kv.hpp"
+#include "nanovllm/with/gpt2/add_bias.hpp"
+#include "nanovllm/with/gpt2/bias_gelu.hpp"
+#include "nanovllm/with/gpt2/layer_norm.hpp"
 #include "nanovllm/with/moe/expert_mlp.hpp"
 #include "nanovllm/with/moe/route_experts.hpp"
 #include "nanovllm/with/tiers/swap_blocks.hpp"

@@ -10,10 +10,10 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "engine/parity/gpt2_checkpoint.hpp"
 #include "memory_checkpoint.hpp"
 #include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/full_policy.hpp"
+#include "with/gpt2/parity/gpt2_checkpoint.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 
 using namespace nanovllm;

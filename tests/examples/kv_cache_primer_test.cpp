@@ -3,7 +3,7 @@
 #include "../../examples/kv_cache_primer.hpp"
 
 #include "catch.hpp"
-#include "engine/parity/gpt2_checkpoint.hpp"
+#include "with/gpt2/parity/gpt2_checkpoint.hpp"
 
 using namespace nanovllm;
 using examples::Multiplications;

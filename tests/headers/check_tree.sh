@@ -344,7 +344,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["model/"] = "with/eight_bits/checkpoint/"
     allowed_in_module["model/layers/"] = "model/"
     allowed_in_module["model/qwen3/"] = "model/ model/layers/ with/eight_bits/checkpoint/"
-    allowed_in_module["model/gpt2/"] = "model/ model/layers/"
 
     # Families of kernels are siblings; what they share is in cuda/tile/.
     allowed_in_module["cuda/linear/"] = "all"
@@ -384,7 +383,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     loaders["nanovllm/model/config_fields.hpp"]
     loaders["nanovllm/model/convert.hpp"]
     loaders["nanovllm/model/generation_config.hpp"]
-    loaders["nanovllm/model/gpt2/config.hpp"]
     loaders["nanovllm/model/prefixed_checkpoint.hpp"]
     loaders["nanovllm/model/surplus_tensors.hpp"]
     loaders["nanovllm/model/stored_rows.hpp"]

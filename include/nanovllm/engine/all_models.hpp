@@ -3,13 +3,13 @@
 /// of their files. A new family is one line here.
 
 #include "nanovllm/engine/pooled_calls.hpp"
-#include "nanovllm/model/gpt2/gpt2.hpp"
-#include "nanovllm/model/gpt2/shapes.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/registry.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/packed_integers.hpp"
 #include "nanovllm/with/gguf/gguf_checkpoint.hpp"
+#include "nanovllm/with/gpt2/gpt2.hpp"
+#include "nanovllm/with/gpt2/shapes.hpp"
 #include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 #include "nanovllm/with/moe/qwen3_moe/shapes.hpp"
 

@@ -19,9 +19,9 @@
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/fwd.hpp"
-#include "nanovllm/model/gpt2/shapes.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/shape.hpp"
+#include "nanovllm/with/gpt2/shapes.hpp"
 #include "nanovllm/with/moe/qwen3_moe/shapes.hpp"
 
 /// Shapes, of namespace `shapes`, whose families' engines are compiled.
@@ -113,7 +113,7 @@ template <class Model, class Policy>
                 "docs/building.md");
   static_assert(kIsWhole<Model>,
                 "nanovllm: this model is only declared here. '#include "
-                "<nanovllm/model/gpt2/gpt2.hpp>' defines Gpt2, and '#include "
+                "<nanovllm/with/gpt2/gpt2.hpp>' defines Gpt2, and '#include "
                 "<nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp>' Qwen3Moe");
   return kIsWhole<BodyMaker<Model, Policy>> && kIsWhole<Model>;
 }

@@ -6,14 +6,14 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "engine/parity/gpt2_checkpoint.hpp"
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/model/gpt2/gpt2.hpp"
 #include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
 #include "nanovllm/with/gguf/gguf_checkpoint.hpp"
+#include "nanovllm/with/gpt2/gpt2.hpp"
 #include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 #include "safetensors_writer.hpp"
 #include "with/gguf/gguf_cases.hpp"
+#include "with/gpt2/parity/gpt2_checkpoint.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 
 using namespace nanovllm;

@@ -1,17 +1,17 @@
 #pragma once
 /// The elementwise ops on CUDA, all of them: what backend.cuh includes. A new op is a line here.
 
-#include "nanovllm/cuda/elementwise/add_bias.cuh"
-#include "nanovllm/cuda/elementwise/bias_gelu.cuh"
 #include "nanovllm/cuda/elementwise/copy_blocks.cuh"
 #include "nanovllm/cuda/elementwise/embedding.cuh"
 #include "nanovllm/cuda/elementwise/gather_rows.cuh"
 #include "nanovllm/cuda/elementwise/kv_store.cuh"
-#include "nanovllm/cuda/elementwise/layer_norm.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
 #include "nanovllm/cuda/elementwise/qk_norm_rope_store.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/rope.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
+#include "nanovllm/with/gpt2/cuda/add_bias.cuh"
+#include "nanovllm/with/gpt2/cuda/bias_gelu.cuh"
+#include "nanovllm/with/gpt2/cuda/layer_norm.cuh"
 #include "nanovllm/with/tiers/cuda/swap_blocks.cuh"

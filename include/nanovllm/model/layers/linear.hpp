@@ -1,9 +1,9 @@
 #pragma once
 /// A dense layer, and its bias where it has one.
 
-#include "nanovllm/ops/add_bias.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/linear.hpp"
+#include "nanovllm/with/gpt2/add_bias.hpp"
 
 namespace nanovllm {
 

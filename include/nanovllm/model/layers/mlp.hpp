@@ -7,9 +7,9 @@
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/linear.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
-#include "nanovllm/ops/bias_gelu.hpp"
 #include "nanovllm/ops/compose.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
+#include "nanovllm/with/gpt2/bias_gelu.hpp"
 
 namespace nanovllm {
 

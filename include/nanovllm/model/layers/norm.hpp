@@ -7,8 +7,8 @@
 
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
-#include "nanovllm/ops/layer_norm.hpp"
 #include "nanovllm/ops/rms_norm.hpp"
+#include "nanovllm/with/gpt2/layer_norm.hpp"
 
 namespace nanovllm {
 

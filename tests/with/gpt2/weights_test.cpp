@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "engine/parity/gpt2_checkpoint.hpp"
 #include "nanovllm/cpu/backend.hpp"
-#include "nanovllm/model/gpt2/weights.hpp"
+#include "nanovllm/with/gpt2/weights.hpp"
+#include "with/gpt2/parity/gpt2_checkpoint.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -1,6 +1,6 @@
 // Shapes of GPT-2: the published ones, and what must match config.json.
 
-#include "nanovllm/model/gpt2/shapes.hpp"
+#include "nanovllm/with/gpt2/shapes.hpp"
 #include "catch.hpp"
 
 using namespace nanovllm;

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <span>
 
-#include "nanovllm/model/gpt2/config.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/attention.hpp"
+#include "nanovllm/with/gpt2/config.hpp"
 
 namespace nanovllm {
 

@@ -7,4 +7,4 @@ using BackendFloat32 = nanovllm::CudaFloat32Policy;
 using BackendBfloat16 = nanovllm::CudaPolicy;
 static bool backend_present() { return nanovllm::test::has_gpu(); }
 
-#include "engine/parity/gpt2_cases.hpp"
+#include "with/gpt2/parity/gpt2_cases.hpp"

@@ -1,5 +1,5 @@
 #pragma once
-/// `bias_gelu` on the CPU. Contract: ops/bias_gelu.hpp.
+/// `bias_gelu` on the CPU. Contract: with/gpt2/bias_gelu.hpp.
 
 #include <cstdint>
 
@@ -7,9 +7,9 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
-#include "nanovllm/ops/bias_gelu.hpp"
+#include "nanovllm/with/gpt2/bias_gelu.hpp"
 
-#define NANOVLLM_KERNELS "nanovllm/cpu/kernels/bias_gelu_kernels.inc"
+#define NANOVLLM_KERNELS "nanovllm/with/gpt2/cpu/bias_gelu_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
 
 namespace nanovllm::cpu {

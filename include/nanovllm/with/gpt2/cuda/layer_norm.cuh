@@ -1,5 +1,5 @@
 #pragma once
-/// `layer_norm` and `add_layer_norm` on CUDA. Contract: ops/layer_norm.hpp.
+/// `layer_norm` and `add_layer_norm` on CUDA. Contract: with/gpt2/layer_norm.hpp.
 ///
 ///   residual = round(x + x_bias + residual)   (add_layer_norm only; x is then the new residual)
 ///   out[i, :] = (x[i, :] - mean) · rsqrt(mean of (x[i, :] - mean)² + eps) · weight + bias
@@ -25,7 +25,7 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/reduce.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/ops/layer_norm.hpp"
+#include "nanovllm/with/gpt2/layer_norm.hpp"
 
 namespace nanovllm::cuda {
 

@@ -8,9 +8,6 @@
 
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/model/gpt2/config.hpp"
-#include "nanovllm/model/gpt2/shapes.hpp"
-#include "nanovllm/model/gpt2/weights.hpp"
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
@@ -24,6 +21,9 @@
 #include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/projections.hpp"
+#include "nanovllm/with/gpt2/config.hpp"
+#include "nanovllm/with/gpt2/shapes.hpp"
+#include "nanovllm/with/gpt2/weights.hpp"
 
 namespace nanovllm {
 
@@ -35,13 +35,13 @@ consteval bool check_gpt2_ops() {
   using A = typename E::Activation;
   static_assert(RunsOp<B, LayerNormArgs<A, W>> && RunsOp<B, AddLayerNormArgs<A, W>>,
                 "nanovllm: the policy's Backend has no 'run' for 'LayerNormArgs' and "
-                "'AddLayerNormArgs', which Gpt2 needs; see ops/layer_norm.hpp");
+                "'AddLayerNormArgs', which Gpt2 needs; see with/gpt2/layer_norm.hpp");
   static_assert(RunsOp<B, AddBiasArgs<A, W>>,
                 "nanovllm: the policy's Backend has no 'run' for 'AddBiasArgs', which Gpt2 needs; "
-                "see ops/add_bias.hpp");
+                "see with/gpt2/add_bias.hpp");
   static_assert(RunsOp<B, BiasGeluArgs<A, W>>,
                 "nanovllm: the policy's Backend has no 'run' for 'BiasGeluArgs', which Gpt2 needs; "
-                "see ops/bias_gelu.hpp");
+                "see with/gpt2/bias_gelu.hpp");
   static_assert(RunsOp<B, KvStoreArgs<A, typename E::KvElement>>,
                 "nanovllm: the policy's Backend has no 'run' for 'KvStoreArgs', which Gpt2 needs; "
                 "see ops/kv_store.hpp");

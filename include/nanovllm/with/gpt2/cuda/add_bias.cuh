@@ -1,5 +1,5 @@
 #pragma once
-/// `add_bias` on CUDA: x[i, :] += bias, in place. Contract: ops/add_bias.hpp.
+/// `add_bias` on CUDA: x[i, :] += bias, in place. Contract: with/gpt2/add_bias.hpp.
 ///
 /// x [n, width] of any stride, bias [width]; 16 bytes at a time where addresses and strides are
 /// multiples of that. The sum is float32's, rounded once; the bias is read through the non-coherent
@@ -16,7 +16,7 @@
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/ops/add_bias.hpp"
+#include "nanovllm/with/gpt2/add_bias.hpp"
 
 namespace nanovllm::cuda {
 

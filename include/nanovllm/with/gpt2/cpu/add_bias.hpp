@@ -1,5 +1,5 @@
 #pragma once
-/// `add_bias` on the CPU. Contract: ops/add_bias.hpp.
+/// `add_bias` on the CPU. Contract: with/gpt2/add_bias.hpp.
 
 #include <cstdint>
 
@@ -7,9 +7,9 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
-#include "nanovllm/ops/add_bias.hpp"
+#include "nanovllm/with/gpt2/add_bias.hpp"
 
-#define NANOVLLM_KERNELS "nanovllm/cpu/kernels/add_bias_kernels.inc"
+#define NANOVLLM_KERNELS "nanovllm/with/gpt2/cpu/add_bias_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
 
 namespace nanovllm::cpu {

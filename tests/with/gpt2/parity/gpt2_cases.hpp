@@ -12,10 +12,10 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "engine/parity/gpt2_checkpoint.hpp"
 #include "engine/parity/greedy_traces.hpp"
 #include "engine/parity/parity.hpp"
-#include "nanovllm/model/gpt2/gpt2.hpp"
+#include "nanovllm/with/gpt2/gpt2.hpp"
+#include "with/gpt2/parity/gpt2_checkpoint.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

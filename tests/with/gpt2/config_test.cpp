@@ -4,7 +4,7 @@
 #include <string>
 
 #include "catch.hpp"
-#include "nanovllm/model/gpt2/config.hpp"
+#include "nanovllm/with/gpt2/config.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;

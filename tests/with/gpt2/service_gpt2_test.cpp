@@ -14,9 +14,9 @@
 #include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/engine/make_engine.hpp"
 #include "nanovllm/io/json.hpp"
-#include "nanovllm/model/gpt2/gpt2.hpp"
 #include "nanovllm/serve/service.hpp"
 #include "nanovllm/text/tokenizer.hpp"
+#include "nanovllm/with/gpt2/gpt2.hpp"
 #include "serve/replies.hpp"
 
 using namespace nanovllm;

@@ -1,5 +1,5 @@
 #pragma once
-/// `layer_norm` and `add_layer_norm` on the CPU. Contract: ops/layer_norm.hpp.
+/// `layer_norm` and `add_layer_norm` on the CPU. Contract: with/gpt2/layer_norm.hpp.
 
 #include <cmath>
 #include <cstdint>
@@ -8,9 +8,9 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
-#include "nanovllm/ops/layer_norm.hpp"
+#include "nanovllm/with/gpt2/layer_norm.hpp"
 
-#define NANOVLLM_KERNELS "nanovllm/cpu/kernels/layer_norm_kernels.inc"
+#define NANOVLLM_KERNELS "nanovllm/with/gpt2/cpu/layer_norm_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
 
 namespace nanovllm::cpu {

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/model/gpt2/config.hpp"
-#include "nanovllm/model/gpt2/shapes.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/ops/weight_format.hpp"
+#include "nanovllm/with/gpt2/config.hpp"
+#include "nanovllm/with/gpt2/shapes.hpp"
 
 namespace nanovllm {
 

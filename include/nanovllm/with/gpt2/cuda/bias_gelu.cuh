@@ -1,6 +1,6 @@
 #pragma once
 /// `bias_gelu` on CUDA: out[i, :] = gelu(x[i, :] + bias), gelu by its approximation with tanh.
-/// Contract and form of the formula: ops/bias_gelu.hpp.
+/// Contract and form of the formula: with/gpt2/bias_gelu.hpp.
 ///
 /// x and out [n, width] of any stride, bias [width]; 16 bytes at a time where addresses and strides
 /// are multiples of that. Arithmetic in float32, rounded once. For 16-bit elements the exponential
@@ -19,7 +19,7 @@
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/ops/bias_gelu.hpp"
+#include "nanovllm/with/gpt2/bias_gelu.hpp"
 
 namespace nanovllm::cuda {
 

@@ -7,7 +7,7 @@ using BackendFloat32 = nanovllm::Float32Policy;
 using BackendBfloat16 = nanovllm::DefaultPolicy;
 static bool backend_present() { return true; }
 
-#include "engine/parity/gpt2_cases.hpp"
+#include "with/gpt2/parity/gpt2_cases.hpp"
 
 TEST_CASE("GPT-2 on two ranks is GPT-2 on one", "[gpt2][laws]") {
   nlohmann::json config = two_heads();
