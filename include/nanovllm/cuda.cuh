@@ -9,8 +9,8 @@
 #if NANOVLLM_FIRST_OF(__CUDA_ARCH_LIST__) >= 800
 
 #include "nanovllm/cuda/backend.cuh"
-#include "nanovllm/cuda/batch_invariant/batch_invariant_backend.cuh"
 #include "nanovllm/cuda_policy.hpp"
+#include "nanovllm/with/batch_invariant/batch_invariant_backend.cuh"
 
 #if __has_include(<nccl.h>)
 #include "nanovllm/parallel/nccl.cuh"

@@ -14,7 +14,7 @@
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
-#include "nanovllm/cuda/hopper/batch_invariant/linear.cuh"
+#include "nanovllm/with/batch_invariant/hopper/linear.cuh"
 
 namespace nanovllm::test {
 namespace {

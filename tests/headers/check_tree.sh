@@ -298,8 +298,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_cuda["cuda/linear/"] = allowed_in_cuda["cuda/linear/"] " cuda/architecture.hpp"
 
     # The batch-invariant backend: it takes parts of the families, and the backend without its mode.
-    allowed_in_cuda["cuda/batch_invariant/"] = \
-        allowed_in_cuda["cuda/"] batch_invariant_parts " cuda/batch_invariant/"
 
     # The same within modules. The files at the top of a module put its rooms together; those that
     # rooms may see themselves are named.

@@ -10,7 +10,7 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/spend_time.cuh"
-#include "nanovllm/cuda/hopper/batch_invariant/linear.cuh"
+#include "nanovllm/with/batch_invariant/hopper/linear.cuh"
 
 namespace nanovllm::test {
 namespace {

@@ -5,7 +5,7 @@
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/cuda/backend.cuh"
-#include "nanovllm/cuda/batch_invariant/batch_invariant_backend.cuh"
+#include "nanovllm/with/batch_invariant/batch_invariant_backend.cuh"
 #include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
 #include "nanovllm/with/moe/cuda/fp8_ops.cuh"
 #include "nanovllm/with/moe/cuda/hopper/tuning.hpp"

@@ -22,15 +22,15 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/attention/varlen/softmax.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/merge.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/plan.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/segment_cursor.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/tuning.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/ops/attention.hpp"
+#include "nanovllm/with/batch_invariant/attention/merge.cuh"
+#include "nanovllm/with/batch_invariant/attention/plan.cuh"
+#include "nanovllm/with/batch_invariant/attention/segment_cursor.cuh"
+#include "nanovllm/with/batch_invariant/attention/tuning.hpp"
 
 namespace nanovllm::cuda {
 

@@ -1,6 +1,6 @@
 // The blocks of the batch-invariant linear that follow from shapes alone.
 
-#include "nanovllm/cuda/hopper/batch_invariant/tuning.hpp"
+#include "nanovllm/with/batch_invariant/hopper/tuning.hpp"
 
 #include <cstdint>
 

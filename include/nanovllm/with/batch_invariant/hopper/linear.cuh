@@ -34,8 +34,6 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/hopper/batch_invariant/ring.cuh"
-#include "nanovllm/cuda/hopper/batch_invariant/tuning.hpp"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
@@ -45,6 +43,8 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
+#include "nanovllm/with/batch_invariant/hopper/ring.cuh"
+#include "nanovllm/with/batch_invariant/hopper/tuning.hpp"
 
 namespace nanovllm::cuda {
 namespace detail {

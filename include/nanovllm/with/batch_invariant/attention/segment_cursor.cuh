@@ -7,10 +7,10 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/cuda/batch_invariant/attention/plan.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/tuning.hpp"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/ops/attention.hpp"
+#include "nanovllm/with/batch_invariant/attention/plan.cuh"
+#include "nanovllm/with/batch_invariant/attention/tuning.hpp"
 
 namespace nanovllm::cuda {
 

@@ -12,14 +12,14 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/backend.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/engine.cuh"
-#include "nanovllm/cuda/hopper/batch_invariant/tuning.hpp"
 #include "nanovllm/cuda/runtime/device_features.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
 #include "nanovllm/ops/projections.hpp"
+#include "nanovllm/with/batch_invariant/attention/attention.cuh"
+#include "nanovllm/with/batch_invariant/hopper/tuning.hpp"
+#include "nanovllm/with/batch_invariant/linear/engine.cuh"
 #include "nanovllm/with/moe/expert_mlp.hpp"
 
 namespace nanovllm {
@@ -30,8 +30,8 @@ namespace nanovllm {
 /// and what it rests on.
 ///
 /// What differs from `CudaBackend`:
-///   dense layers   16 bits: cuda/batch_invariant/linear/engine.cuh; float32: as they are
-///   attention      cuda/batch_invariant/attention/
+///   dense layers   16 bits: with/batch_invariant/linear/engine.cuh; float32: as they are
+///   attention      with/batch_invariant/attention/
 ///   residual       rounded products are added and the sum is rounded, in steps of few rows by the
 ///                  product's kernel, in others by `add_rms_norm`: the same bits
 ///   experts        by one kernel for any number of rows

@@ -17,11 +17,11 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/attention/varlen/mma.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/merge.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/tuning.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/ops/attention.hpp"
+#include "nanovllm/with/batch_invariant/attention/merge.cuh"
+#include "nanovllm/with/batch_invariant/attention/tuning.hpp"
 
 namespace nanovllm::cuda {
 namespace detail {

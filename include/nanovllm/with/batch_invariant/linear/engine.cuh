@@ -26,8 +26,6 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/hopper/batch_invariant/linear.cuh"
-#include "nanovllm/cuda/hopper/batch_invariant/tuning.hpp"
 #include "nanovllm/cuda/linear/blas/blas_linear.cuh"
 #include "nanovllm/cuda/linear/dispatch/tuned_plans.hpp"
 #include "nanovllm/cuda/linear/layer.cuh"
@@ -39,6 +37,8 @@
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 #include "nanovllm/ops/linear.hpp"
+#include "nanovllm/with/batch_invariant/hopper/linear.cuh"
+#include "nanovllm/with/batch_invariant/hopper/tuning.hpp"
 
 namespace nanovllm::cuda {
 

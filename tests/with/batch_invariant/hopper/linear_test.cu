@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/engine.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
+#include "nanovllm/with/batch_invariant/linear/engine.cuh"
 
 namespace nanovllm::test {
 namespace {

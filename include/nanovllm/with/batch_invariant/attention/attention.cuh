@@ -12,14 +12,14 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/attention/simt_attention.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/decode.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/plan.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/tuning.hpp"
-#include "nanovllm/cuda/batch_invariant/attention/varlen.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/with/batch_invariant/attention/decode.cuh"
+#include "nanovllm/with/batch_invariant/attention/plan.cuh"
+#include "nanovllm/with/batch_invariant/attention/tuning.hpp"
+#include "nanovllm/with/batch_invariant/attention/varlen.cuh"
 
 namespace nanovllm::cuda {
 

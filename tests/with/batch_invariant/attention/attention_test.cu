@@ -9,8 +9,8 @@
 
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
+#include "nanovllm/with/batch_invariant/attention/attention.cuh"
 
 namespace nanovllm::test {
 namespace {
