@@ -5,7 +5,7 @@
 
 #if __has_include(<nccl.h>)
 
-#include "nanovllm/parallel/peer/peer_memory.cuh"
+#include "nanovllm/with/peers/peer_memory.cuh"
 
 #include <algorithm>
 #include <cstdint>

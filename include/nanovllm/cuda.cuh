@@ -14,7 +14,7 @@
 
 #if __has_include(<nccl.h>)
 #include "nanovllm/parallel/nccl.cuh"
-#include "nanovllm/parallel/peer/peer_memory.cuh"
+#include "nanovllm/with/peers/peer_memory.cuh"
 #endif
 
 #else

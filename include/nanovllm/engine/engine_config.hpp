@@ -12,8 +12,8 @@
 #include "nanovllm/engine/request/progress.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/parallel/peer/options.hpp"
 #include "nanovllm/with/moe/expert_load.hpp"
+#include "nanovllm/with/peers/options.hpp"
 
 namespace nanovllm {
 

@@ -8,8 +8,8 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/parallel/peer/options.hpp"
 #include "nanovllm/parallel/row_exchange.hpp"
+#include "nanovllm/with/peers/options.hpp"
 
 namespace nanovllm {
 

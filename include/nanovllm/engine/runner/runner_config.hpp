@@ -14,7 +14,7 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/parallel/peer/options.hpp"
+#include "nanovllm/with/peers/options.hpp"
 
 namespace nanovllm {
 

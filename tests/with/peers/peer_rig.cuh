@@ -16,7 +16,7 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/stream.cuh"
-#include "nanovllm/parallel/peer/sum.cuh"
+#include "nanovllm/with/peers/sum.cuh"
 
 namespace nanovllm::test {
 

@@ -12,8 +12,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
-#include "nanovllm/parallel/peer/options.hpp"
-#include "nanovllm/parallel/peer/peer_view.cuh"
+#include "nanovllm/with/peers/options.hpp"
+#include "nanovllm/with/peers/peer_view.cuh"
 
 namespace nanovllm::peer {
 

@@ -19,8 +19,8 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/parallel/nccl.cuh"
-#include "nanovllm/parallel/peer/peer_group.cuh"
-#include "nanovllm/parallel/peer/peer_view.cuh"
+#include "nanovllm/with/peers/peer_group.cuh"
+#include "nanovllm/with/peers/peer_view.cuh"
 
 namespace nanovllm::peer {
 

@@ -19,14 +19,14 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/nccl.cuh"
-#include "nanovllm/parallel/peer/copied_sums.cuh"
-#include "nanovllm/parallel/peer/gather.cuh"
-#include "nanovllm/parallel/peer/link.cuh"
-#include "nanovllm/parallel/peer/measure.cuh"
-#include "nanovllm/parallel/peer/options.hpp"
-#include "nanovllm/parallel/peer/peer_group.cuh"
-#include "nanovllm/parallel/peer/peer_table.cuh"
-#include "nanovllm/parallel/peer/sum.cuh"
+#include "nanovllm/with/peers/copied_sums.cuh"
+#include "nanovllm/with/peers/gather.cuh"
+#include "nanovllm/with/peers/link.cuh"
+#include "nanovllm/with/peers/measure.cuh"
+#include "nanovllm/with/peers/options.hpp"
+#include "nanovllm/with/peers/peer_group.cuh"
+#include "nanovllm/with/peers/peer_table.cuh"
+#include "nanovllm/with/peers/sum.cuh"
 
 namespace nanovllm {
 

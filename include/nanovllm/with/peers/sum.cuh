@@ -37,8 +37,8 @@
 #include "nanovllm/cuda/tile/head_row.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/parallel/peer/exchange.cuh"
-#include "nanovllm/parallel/peer/peer_view.cuh"
+#include "nanovllm/with/peers/exchange.cuh"
+#include "nanovllm/with/peers/peer_view.cuh"
 
 namespace nanovllm::peer {
 

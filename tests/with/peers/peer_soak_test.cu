@@ -13,8 +13,8 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/spend_time.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
-#include "nanovllm/parallel/peer/sum.cuh"
-#include "parallel/peer_rig.cuh"
+#include "nanovllm/with/peers/sum.cuh"
+#include "with/peers/peer_rig.cuh"
 
 namespace nanovllm::test {
 

@@ -2,7 +2,7 @@
 
 #if __has_include(<nccl.h>)
 
-#include "nanovllm/parallel/peer/peer_memory.cuh"
+#include "nanovllm/with/peers/peer_memory.cuh"
 
 #include <unistd.h>
 
@@ -27,11 +27,11 @@
 #include "cuda/spend_time.cuh"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/cuda/runtime/graph.cuh"
-#include "nanovllm/parallel/peer/peer_table.cuh"
 #include "nanovllm/parallel/thread_group.hpp"
+#include "nanovllm/with/peers/peer_table.cuh"
 #include "parallel/child.hpp"
 #include "parallel/collective_cases.hpp"
-#include "parallel/peer_rig.cuh"
+#include "with/peers/peer_rig.cuh"
 
 namespace nanovllm::test {
 

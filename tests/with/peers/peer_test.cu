@@ -13,10 +13,10 @@
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
-#include "nanovllm/parallel/peer/gather.cuh"
-#include "nanovllm/parallel/peer/sum.cuh"
 #include "nanovllm/parallel/thread_group.hpp"
-#include "parallel/peer_rig.cuh"
+#include "nanovllm/with/peers/gather.cuh"
+#include "nanovllm/with/peers/sum.cuh"
+#include "with/peers/peer_rig.cuh"
 
 namespace nanovllm::test {
 

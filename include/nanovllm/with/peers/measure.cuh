@@ -17,10 +17,10 @@
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/cuda/runtime/stream.cuh"
 #include "nanovllm/parallel/nccl.cuh"
-#include "nanovllm/parallel/peer/buffers.cuh"
-#include "nanovllm/parallel/peer/peer_group.cuh"
-#include "nanovllm/parallel/peer/peer_table.cuh"
-#include "nanovllm/parallel/peer/sum.cuh"
+#include "nanovllm/with/peers/buffers.cuh"
+#include "nanovllm/with/peers/peer_group.cuh"
+#include "nanovllm/with/peers/peer_table.cuh"
+#include "nanovllm/with/peers/sum.cuh"
 
 namespace nanovllm::peer {
 

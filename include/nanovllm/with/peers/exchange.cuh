@@ -17,7 +17,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/parallel/peer/peer_view.cuh"
+#include "nanovllm/with/peers/peer_view.cuh"
 
 namespace nanovllm::peer {
 

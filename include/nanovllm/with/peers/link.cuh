@@ -12,9 +12,9 @@
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/device_claim.hpp"
 #include "nanovllm/parallel/nccl.cuh"
-#include "nanovllm/parallel/peer/buffers.cuh"
-#include "nanovllm/parallel/peer/peer_group.cuh"
-#include "nanovllm/parallel/peer/peer_view.cuh"
+#include "nanovllm/with/peers/buffers.cuh"
+#include "nanovllm/with/peers/peer_group.cuh"
+#include "nanovllm/with/peers/peer_view.cuh"
 
 namespace nanovllm::peer {
 

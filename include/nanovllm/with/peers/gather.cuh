@@ -22,9 +22,9 @@
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/parallel/peer/exchange.cuh"
-#include "nanovllm/parallel/peer/peer_view.cuh"
-#include "nanovllm/parallel/peer/sum.cuh"
+#include "nanovllm/with/peers/exchange.cuh"
+#include "nanovllm/with/peers/peer_view.cuh"
+#include "nanovllm/with/peers/sum.cuh"
 
 namespace nanovllm::peer {
 
