@@ -26,7 +26,6 @@
 #include "nanovllm/ops/rope.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/sampling_batch.hpp"
-#include "nanovllm/ops/shard_draw.hpp"
 #include "nanovllm/ops/shared_prefix.hpp"
 #include "nanovllm/ops/silu_mul.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
@@ -38,4 +37,5 @@
 #include "nanovllm/with/gpt2/layer_norm.hpp"
 #include "nanovllm/with/moe/expert_mlp.hpp"
 #include "nanovllm/with/moe/route_experts.hpp"
+#include "nanovllm/with/shards/shard_draw.hpp"
 #include "nanovllm/with/tiers/swap_blocks.hpp"

@@ -31,13 +31,13 @@
 #include "nanovllm/cuda/runtime/stream.cuh"
 #include "nanovllm/cuda/sampling/apply_functor.cuh"
 #include "nanovllm/cuda/sampling/logit_edits.cuh"
-#include "nanovllm/cuda/sampling/pick_winner.cuh"
 #include "nanovllm/cuda/sampling/sampler.cuh"
-#include "nanovllm/cuda/sampling/shard_draw.cuh"
 #include "nanovllm/cuda/sampling/token_logprobs.cuh"
 #include "nanovllm/cuda/sampling/token_marks.cuh"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/projections.hpp"
+#include "nanovllm/with/shards/cuda/pick_winner.cuh"
+#include "nanovllm/with/shards/cuda/shard_draw.cuh"
 
 namespace nanovllm {
 

@@ -17,11 +17,11 @@
 #include "nanovllm/cuda/op_state.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 #include "nanovllm/cuda/sampling/logit_edits.cuh"
-#include "nanovllm/cuda/sampling/pick_winner.cuh"
 #include "nanovllm/cuda/sampling/sampler.cuh"
-#include "nanovllm/cuda/sampling/shard_draw.cuh"
 #include "nanovllm/cuda/sampling/token_logprobs.cuh"
 #include "nanovllm/cuda/sampling/token_marks.cuh"
+#include "nanovllm/with/shards/cuda/pick_winner.cuh"
+#include "nanovllm/with/shards/cuda/shard_draw.cuh"
 
 #if defined(NANOVLLM_CUDA_OPS)
 

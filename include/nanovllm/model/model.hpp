@@ -94,7 +94,7 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 ///   of `in.hidden_rows` behind the last norm, MatrixView<Activation> [h, hidden_size()], for
 ///   requests with a `Pooler`. The same on all ranks.
 /// - `lm_head()`, optional: ranks draw from their shards of the vocabulary (`SharesVocabulary`,
-///   model/vocab_shard.hpp); otherwise from whole logits.
+///   with/shards/vocab_shard.hpp); otherwise from whole logits.
 /// - `projections()`, optional: what a step multiplies by (ops/projections.hpp), for backends that
 ///   choose how to run it when the weights are there.
 /// - `expert_load()`, optional: an ExpertLoad (with/moe/expert_load.hpp) for the engine's `stats`.

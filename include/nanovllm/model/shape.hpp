@@ -10,7 +10,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/ops/shard_draw.hpp"
+#include "nanovllm/with/shards/shard_draw.hpp"
 
 namespace nanovllm {
 

@@ -12,7 +12,6 @@
 #include "nanovllm/cpu/kernels/rms_norm.hpp"
 #include "nanovllm/cpu/kernels/rope.hpp"
 #include "nanovllm/cpu/kernels/sampler.hpp"
-#include "nanovllm/cpu/kernels/shard_draw.hpp"
 #include "nanovllm/cpu/kernels/silu_mul.hpp"
 #include "nanovllm/cpu/kernels/unpack_step.hpp"
 #include "nanovllm/with/gpt2/cpu/add_bias.hpp"
@@ -20,4 +19,5 @@
 #include "nanovllm/with/gpt2/cpu/layer_norm.hpp"
 #include "nanovllm/with/moe/cpu/expert_mlp.hpp"
 #include "nanovllm/with/moe/cpu/route_experts.hpp"
+#include "nanovllm/with/shards/cpu/shard_draw.hpp"
 #include "nanovllm/with/tiers/cpu/swap_blocks.hpp"

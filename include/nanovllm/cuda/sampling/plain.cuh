@@ -18,7 +18,7 @@
 #include "nanovllm/cuda/sampling/tuning.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
 #include "nanovllm/ops/sampler.hpp"
-#include "nanovllm/ops/shard_draw.hpp"
+#include "nanovllm/with/shards/shard_draw.hpp"
 
 namespace nanovllm::cuda {
 

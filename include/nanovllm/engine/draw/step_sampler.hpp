@@ -7,11 +7,11 @@
 #include <cstdint>
 
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/model/vocab_shard.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/sampler.hpp"
-#include "nanovllm/ops/shard_draw.hpp"
 #include "nanovllm/parallel/communicator.hpp"
+#include "nanovllm/with/shards/shard_draw.hpp"
+#include "nanovllm/with/shards/vocab_shard.hpp"
 
 namespace nanovllm {
 

@@ -145,7 +145,7 @@ class StepInputs {
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/token_source.hpp"
-#include "nanovllm/ops/shard_draw.hpp"
+#include "nanovllm/with/shards/shard_draw.hpp"
 
 namespace nanovllm {
 

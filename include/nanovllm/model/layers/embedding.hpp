@@ -10,9 +10,9 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
-#include "nanovllm/model/vocab_shard.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/linear.hpp"
+#include "nanovllm/with/shards/vocab_shard.hpp"
 
 namespace nanovllm {
 

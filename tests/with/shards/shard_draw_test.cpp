@@ -15,7 +15,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "memory_checkpoint.hpp"
-#include "nanovllm/ops/shard_draw.hpp"
+#include "nanovllm/with/shards/shard_draw.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -11,7 +11,8 @@
 namespace nanovllm {
 
 /// The tokens that one rank's rows of lm_head are of. Ranks draw from their shards if num_columns
-/// is a multiple of kShardAlignment (ops/shard_draw.hpp); otherwise whole logits are gathered.
+/// is a multiple of kShardAlignment (with/shards/shard_draw.hpp); otherwise whole logits are
+/// gathered.
 struct VocabShard {
   std::int64_t rank = 0;
   std::int64_t num_ranks = 1;

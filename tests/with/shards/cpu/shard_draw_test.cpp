@@ -1,7 +1,7 @@
-#include "nanovllm/cpu/kernels/shard_draw.hpp"
+#include "nanovllm/with/shards/cpu/shard_draw.hpp"
 
 #include "nanovllm/cpu/backend.hpp"
-#include "ops/shard_draw_cases.hpp"
+#include "with/shards/shard_draw_cases.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test::ops;

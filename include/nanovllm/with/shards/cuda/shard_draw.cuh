@@ -1,5 +1,5 @@
 #pragma once
-/// `survey_shard` and `draw_shard` on CUDA; see ops/shard_draw.hpp for the contract.
+/// `survey_shard` and `draw_shard` on CUDA; see with/shards/shard_draw.hpp for the contract.
 ///
 /// A survey is the scan of `sample` (scan.cuh) and a block per row that lists what is largest. The
 /// draw behind it is a block per row: from the surveys it finds what the filters keep, the same in
@@ -28,7 +28,7 @@
 #include "nanovllm/cuda/sampling/select.cuh"
 #include "nanovllm/cuda/sampling/tuning.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
-#include "nanovllm/ops/shard_draw.hpp"
+#include "nanovllm/with/shards/shard_draw.hpp"
 
 namespace nanovllm::cuda {
 
@@ -286,9 +286,9 @@ inline void check_shard_room(const char* op, const ShardLogits& logits,
 
 }  // namespace detail
 
-/// See ops/shard_draw.hpp and the top of this file. Throws ShapeError when the operands do not fit
-/// together or into the workspace, CudaError when a launch is refused. Nothing that pointers point
-/// to is looked at on the host.
+/// See with/shards/shard_draw.hpp and the top of this file. Throws ShapeError when the operands do
+/// not fit together or into the workspace, CudaError when a launch is refused. Nothing that
+/// pointers point to is looked at on the host.
 void survey_shard(const SurveyShardArgs& args, SamplerWorkspace& workspace,
                   const LaunchContext auto& context) {
   validate(args);

@@ -4,7 +4,7 @@
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/cuda/backend.cuh"
-#include "ops/shard_draw_cases.hpp"
+#include "with/shards/shard_draw_cases.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/ops/shard_draw.hpp"
+#include "nanovllm/with/shards/shard_draw.hpp"
 #include "ops/rig.hpp"
 
 namespace nanovllm::test::ops {

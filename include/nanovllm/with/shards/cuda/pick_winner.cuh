@@ -1,5 +1,5 @@
 #pragma once
-/// `pick_winner` on CUDA; see ops/shard_draw.hpp for the contract. A warp for each row.
+/// `pick_winner` on CUDA; see with/shards/shard_draw.hpp for the contract. A warp for each row.
 ///
 /// Bytes a row: 16 for each shard read; with log-probabilities 8 for each of the listed tokens, of
 /// which every one is compared with those of the other shards.
@@ -12,7 +12,7 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/sampling/logprobs.cuh"
 #include "nanovllm/cuda/sampling/math.cuh"
-#include "nanovllm/ops/shard_draw.hpp"
+#include "nanovllm/with/shards/shard_draw.hpp"
 
 namespace nanovllm::cuda {
 
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(kThreads) pick_winner_kernel(const PickWinnerA
                     args.top_tokens.at(r), args.top_logprobs.at(r));
 }
 
-/// See ops/shard_draw.hpp. Throws ShapeError when the operands do not fit together, CudaError when
-/// the launch is refused.
+/// See with/shards/shard_draw.hpp. Throws ShapeError when the operands do not fit together,
+/// CudaError when the launch is refused.
 void pick_winner(const PickWinnerArgs& args, const LaunchContext auto& context) {
   validate(args);
   const std::int64_t rows = args.rows.extent(0);

@@ -9,12 +9,12 @@
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
-#include "nanovllm/ops/shard_draw.hpp"
+#include "nanovllm/with/shards/shard_draw.hpp"
 
 namespace nanovllm::cpu {
 
-/// See ops/shard_draw.hpp. All throw ShapeError when the operands do not fit together or a banned
-/// token is below 0.
+/// See with/shards/shard_draw.hpp. All throw ShapeError when the operands do not fit together or a
+/// banned token is below 0.
 void survey_shard(const SurveyShardArgs& args, const Context& context);
 void draw_shard(const DrawShardArgs& args, const Context& context);
 void pick_winner(const PickWinnerArgs& args, const Context& context);
