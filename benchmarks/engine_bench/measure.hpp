@@ -15,10 +15,10 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/pooling/embedding.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/progress.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
+#include "nanovllm/with/pooling/embedding.hpp"
 #include "sizing.hpp"
 #include "workload.hpp"
 

@@ -126,13 +126,13 @@ int main(int argc, char** argv) {
     return std::to_string(output.token_ids.size()) + " " + ends(other);
   });
 
-  expect(has_parts, "embed", "engine/pooled_calls.hpp", "256", [&] {
+  expect(has_parts, "embed", "with/pooling/pooled_calls.hpp", "256", [&] {
     Engine embedding({.model = models / "fairytale_embedding", .max_num_seqs = 2});
     return std::to_string(embedding.embed("The fox").size());
   });
   const fs::path labels = changed(models / "fairytale", folder / "labels",
                                   {{"Qwen3ForCausalLM", "Qwen3ForSequenceClassification"}});
-  expect(has_parts, "labels", "engine/pooled_calls.hpp",
+  expect(has_parts, "labels", "with/pooling/pooled_calls.hpp",
          "'" + labels.string() + "' is of a classifier, but 'score.weight' is missing",
          [&] { return num_tokens(labels); });
   return num_wrong == 0 ? 0 : 1;

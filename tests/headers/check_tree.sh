@@ -303,7 +303,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     # rooms may see themselves are named.
     allowed_in_module["engine/"] = "all"
     allowed_in_module["engine/request/"] = "engine/engine_config.hpp"
-    allowed_in_module["engine/pooling/"] = "engine/request/"
     allowed_in_module["engine/draw/"] = ""
     allowed_in_module["engine/step/"] = "engine/draw/ engine/request/ engine/engine_config.hpp"
     allowed_in_module["engine/runner/"] = "engine/step/ engine/engine_config.hpp"

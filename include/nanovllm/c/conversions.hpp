@@ -17,13 +17,13 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/pooling/embedding.hpp"
-#include "nanovllm/engine/pooling/reranker.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/with/pooling/embedding.hpp"
+#include "nanovllm/with/pooling/reranker.hpp"
 
 namespace nanovllm::c_api {
 

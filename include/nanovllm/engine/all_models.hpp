@@ -2,7 +2,6 @@
 /// The registry: the models that programs which take any checkpoint are built for, and the formats
 /// of their files. A new family is one line here.
 
-#include "nanovllm/engine/pooled_calls.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/registry.hpp"
@@ -12,6 +11,7 @@
 #include "nanovllm/with/gpt2/shapes.hpp"
 #include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 #include "nanovllm/with/moe/qwen3_moe/shapes.hpp"
+#include "nanovllm/with/pooling/pooled_calls.hpp"
 
 namespace nanovllm {
 

@@ -26,11 +26,11 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/engine_calls.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/pooling/pooling_options.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/with/pooling/pooling_options.hpp"
 #include "nanovllm/with/sessions/session.hpp"
 
 namespace nanovllm {
@@ -128,7 +128,7 @@ class AnyEngine : public EngineCalls<AnyEngine> {
   [[nodiscard]] virtual std::int64_t vocab_size() const = 0;
   /// Elements of a hidden state, and so of a whole embedding; unset if it is not known.
   [[nodiscard]] virtual std::optional<std::int64_t> hidden_size() const { return {}; }
-  /// The head of a checkpoint for classification, of engine/pooling/score_head.hpp, or null.
+  /// The head of a checkpoint for classification, of with/pooling/score_head.hpp, or null.
   [[nodiscard]] virtual std::shared_ptr<const ScoreHead> score_head() const { return nullptr; }
   /// Most tokens of a sequence: the model's context, or what the KV pool holds and one more.
   [[nodiscard]] virtual std::int64_t max_total_tokens() const = 0;

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/engine/pooling/pooling_options.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/with/pooling/pooling_options.hpp"
 
 namespace nanovllm {
 

@@ -21,7 +21,6 @@
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/pooling/find_score_head.hpp"
 #include "nanovllm/engine/request/end_tokens.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
@@ -38,6 +37,7 @@
 #include "nanovllm/model/registry.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/sched/batch_config.hpp"
+#include "nanovllm/with/pooling/find_score_head.hpp"
 #include "nanovllm/with/sessions/kv_identity.hpp"
 
 namespace nanovllm {

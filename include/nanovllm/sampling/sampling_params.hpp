@@ -98,7 +98,7 @@ struct SamplingParams {
   float length_penalty = 1;  ///< of a beam: its score is the sum of log-probabilities / length^this
   EarlyStopping early_stopping = EarlyStopping::no;  ///< of the search
   /// Not null: the request is done when its prompt is computed. It generates no tokens, and its
-  /// outcome is what this makes of the prompt's hidden state (sampling/pooler.hpp).
+  /// outcome is what this makes of the prompt's hidden state (with/pooling/pooler.hpp).
   std::shared_ptr<const Pooler> pooler{};
 };
 

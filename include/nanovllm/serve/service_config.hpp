@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "nanovllm/chat/tool_call_format.hpp"
-#include "nanovllm/engine/pooling/reranker.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
 #include "nanovllm/serve/metrics.hpp"
+#include "nanovllm/with/pooling/reranker.hpp"
 
 namespace nanovllm::serve {
 

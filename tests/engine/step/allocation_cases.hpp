@@ -16,8 +16,8 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "failing_new.hpp"
-#include "nanovllm/sampling/pooler.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
+#include "nanovllm/with/pooling/pooler.hpp"
 
 namespace nanovllm::test {
 

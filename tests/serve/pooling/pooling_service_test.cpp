@@ -12,11 +12,11 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "engine/pooling/embedding_oracle.hpp"
-#include "engine/pooling/headless_models.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/serve/pooling/base64.hpp"
 #include "nanovllm/serve/service.hpp"
+#include "with/pooling/embedding_oracle.hpp"
+#include "with/pooling/headless_models.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::serve;

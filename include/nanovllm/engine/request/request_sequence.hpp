@@ -212,7 +212,7 @@ class RequestSequence : public Sequence {
 #include <exception>
 
 #include "nanovllm/core/philox.hpp"
-#include "nanovllm/sampling/pooler.hpp"
+#include "nanovllm/with/pooling/pooler.hpp"
 
 namespace nanovllm {
 

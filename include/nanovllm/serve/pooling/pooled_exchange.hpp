@@ -6,11 +6,11 @@
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
-#include "nanovllm/engine/pooled_calls.hpp"
-#include "nanovllm/engine/pooling/reranker.hpp"
 #include "nanovllm/serve/effort.hpp"
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/reply/generation.hpp"
+#include "nanovllm/with/pooling/pooled_calls.hpp"
+#include "nanovllm/with/pooling/reranker.hpp"
 
 namespace nanovllm::serve {
 
@@ -41,13 +41,13 @@ namespace nanovllm::serve {
 #include <utility>
 #include <vector>
 
-#include "nanovllm/engine/pooling/embedding.hpp"
 #include "nanovllm/serve/admission.hpp"
 #include "nanovllm/serve/engine_exchange.hpp"
 #include "nanovllm/serve/pooling/embedding_request.hpp"
 #include "nanovllm/serve/pooling/pooled_reply.hpp"
 #include "nanovllm/serve/pooling/score_request.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
+#include "nanovllm/with/pooling/embedding.hpp"
 
 namespace nanovllm::serve {
 

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/engine/pooling/reranker.hpp"
 #include "nanovllm/io/json.hpp"
-#include "nanovllm/sampling/pooler.hpp"
 #include "nanovllm/serve/pooling/score_request.hpp"
 #include "nanovllm/serve/reply/reply_writer.hpp"
 #include "nanovllm/serve/reply/usage.hpp"
+#include "nanovllm/with/pooling/pooler.hpp"
+#include "nanovllm/with/pooling/reranker.hpp"
 
 namespace nanovllm::serve {
 

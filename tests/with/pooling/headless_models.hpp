@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "engine/pooling/embedding_oracle.hpp"
 #include "memory_checkpoint.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/mapped_file.hpp"
+#include "with/pooling/embedding_oracle.hpp"
 
 namespace nanovllm::test {
 

@@ -6,9 +6,9 @@
 
 #include "nanovllm/core/door.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/engine/pooling/pooling_options.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/model_head.hpp"
+#include "nanovllm/with/pooling/pooling_options.hpp"
 
 namespace nanovllm {
 

@@ -5,7 +5,7 @@
 using BackendFloat32 = nanovllm::Float32Policy;
 static bool backend_present() { return true; }
 
-#include "engine/request/pooling_cases.hpp"
+#include "with/pooling/pooling_cases.hpp"
 
 TEST_CASE("two ranks give the vectors of one", "[pooling][laws]") {
   const PooledWork work = pooled_work(12);

@@ -4,8 +4,8 @@
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
-#include "nanovllm/engine/pooling/pooling_options.hpp"
-#include "nanovllm/engine/pooling/score_head.hpp"
+#include "nanovllm/with/pooling/pooling_options.hpp"
+#include "nanovllm/with/pooling/score_head.hpp"
 
 #if NANOVLLM_BODIES
 
@@ -21,14 +21,14 @@
 
 #include "nanovllm/core/door.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/engine/pooling/embedding.hpp"
-#include "nanovllm/engine/pooling/find_score_head.hpp"
-#include "nanovllm/engine/pooling/reranker.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
+#include "nanovllm/with/pooling/embedding.hpp"
+#include "nanovllm/with/pooling/find_score_head.hpp"
+#include "nanovllm/with/pooling/reranker.hpp"
 
 namespace nanovllm {
 

@@ -1,7 +1,7 @@
 // Checkpoints without lm_head: embedding models, and classifiers, whose labels and scores are those
 // of transformers and sentence-transformers.
 
-#include "nanovllm/engine/pooling/score_head.hpp"
+#include "nanovllm/with/pooling/score_head.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "engine/pooling/headless_models.hpp"
+#include "with/pooling/headless_models.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "nanovllm/engine/pooling/pooling_options.hpp"
-#include "nanovllm/sampling/pooler.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/with/pooling/pooler.hpp"
+#include "nanovllm/with/pooling/pooling_options.hpp"
 
 namespace nanovllm {
 

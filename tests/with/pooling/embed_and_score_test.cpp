@@ -9,9 +9,9 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "engine/pooling/embedding_oracle.hpp"
-#include "nanovllm/engine/pooling/embedding.hpp"
-#include "nanovllm/engine/pooling/reranker.hpp"
+#include "nanovllm/with/pooling/embedding.hpp"
+#include "nanovllm/with/pooling/reranker.hpp"
+#include "with/pooling/embedding_oracle.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

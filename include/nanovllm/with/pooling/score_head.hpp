@@ -13,7 +13,7 @@
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/sampling/pooler.hpp"
+#include "nanovllm/with/pooling/pooler.hpp"
 
 namespace nanovllm {
 

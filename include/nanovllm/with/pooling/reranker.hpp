@@ -12,11 +12,11 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/engine/pooling/pooling_options.hpp"
-#include "nanovllm/engine/pooling/score_head.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
+#include "nanovllm/with/pooling/pooling_options.hpp"
+#include "nanovllm/with/pooling/score_head.hpp"
 
 namespace nanovllm {
 
