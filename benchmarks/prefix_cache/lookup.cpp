@@ -24,7 +24,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 
 namespace {
 

@@ -21,7 +21,6 @@
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/elements.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
@@ -30,6 +29,7 @@
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 
 namespace nanovllm {
 

@@ -8,7 +8,7 @@
 
 #include "catch.hpp"
 #include "nanovllm/kv/block_manager.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 
 using namespace nanovllm;
 

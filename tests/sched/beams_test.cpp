@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
 #include "nanovllm/sched/scheduler.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 #include "nanovllm/with/tiers/host_pool.hpp"
 #include "nanovllm/with/tiers/tiered_block_manager.hpp"
 #include "sched/faults.hpp"

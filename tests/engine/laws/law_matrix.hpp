@@ -18,11 +18,11 @@
 #include "engine/odd_and_even.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 #include "nanovllm/sched/policy/continuous_batching.hpp"
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 
 namespace nanovllm::test {
 

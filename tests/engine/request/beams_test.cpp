@@ -9,7 +9,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 
 using BackendFloat32 = nanovllm::Float32Policy;
 static bool backend_present() { return true; }

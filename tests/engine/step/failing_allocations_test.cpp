@@ -4,7 +4,7 @@
 #include "engine/step/allocation_cases.hpp"
 #include "engine/step/deferred_backend.hpp"
 #include "nanovllm/full_policy.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;

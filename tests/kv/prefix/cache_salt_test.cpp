@@ -17,7 +17,7 @@
 #include "kv/prefix/linear_cache.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/cached_block.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 #include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 using namespace nanovllm;

@@ -11,8 +11,8 @@
 
 #include "catch.hpp"
 #include "kv/prefix/linear_cache.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 #include "sched/policies.hpp"
 #include "sched/simulator.hpp"
 

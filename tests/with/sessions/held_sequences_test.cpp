@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 #include "nanovllm/sched/scheduler.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 #include "sched/simulator.hpp"
 
 using namespace simulator;

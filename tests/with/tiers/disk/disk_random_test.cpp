@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 #include "nanovllm/sched/scheduler.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 #include "nanovllm/with/tiers/disk/disk_loads.hpp"
 #include "nanovllm/with/tiers/tiered_block_manager.hpp"
 #include "sched/policies.hpp"

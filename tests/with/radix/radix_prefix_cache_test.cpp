@@ -1,4 +1,4 @@
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -19,7 +19,7 @@
 #include "nanovllm/kv/eviction_order.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
-#include "nanovllm/kv/prefix/token_trie.hpp"
+#include "nanovllm/with/radix/token_trie.hpp"
 
 namespace nanovllm {
 

@@ -1,4 +1,4 @@
-#include "nanovllm/kv/prefix/token_trie.hpp"
+#include "nanovllm/with/radix/token_trie.hpp"
 
 #include <algorithm>
 #include <cstdint>

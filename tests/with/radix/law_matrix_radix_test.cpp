@@ -1,6 +1,6 @@
 // The laws with RadixPrefixCache.
 
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 
 template <int kBlockSize>
 using Cache = nanovllm::RadixPrefixCache<kBlockSize>;
