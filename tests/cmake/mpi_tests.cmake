@@ -1,4 +1,4 @@
-# 'mpi/<program>/<n>': the programs of tests/mpi, each as n processes of one job; 'mpi/endings': what
+# 'with/mpi/<program>/<n>': the programs of tests/with/mpi, each as n processes of one job; 'with/mpi/endings': what
 # ends a job. Skipped where there is no MPI. A process waits without its core, so that they need no
 # more cores than other tests.
 # With NANOVLLM_TEST_ALL alone, and without sanitizers: they see the leaks of MPI, and not its locks.
@@ -6,7 +6,7 @@ if(NOT NANOVLLM_TEST_ALL OR CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   return()
 endif()
 nanovllm_define_mpi(QUIET)
-set(mpi_folder "${CMAKE_CURRENT_SOURCE_DIR}/mpi")
+set(mpi_folder "${CMAKE_CURRENT_SOURCE_DIR}/with/mpi")
 
 # nanovllm_mpi_program(TARGET SOURCE LIBRARY...)
 function(nanovllm_mpi_program target source)
@@ -22,8 +22,8 @@ function(nanovllm_mpi_test name label)
   if(NOT TARGET nanovllm::mpi)
     set(command "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh" MPI none)
   endif()
-  add_test(NAME mpi/${name} COMMAND ${command} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(mpi/${name} PROPERTIES
+  add_test(NAME with/mpi/${name} COMMAND ${command} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(with/mpi/${name} PROPERTIES
     LABELS ${label} SKIP_RETURN_CODE 77 TIMEOUT 300 ENVIRONMENT "MPIRUN=${MPIEXEC_EXECUTABLE}")
 endfunction()
 
@@ -34,23 +34,23 @@ foreach(name IN ITEMS process_group host_group ranks endings)
     if(name STREQUAL "endings")
       set(source endings.cpp)
     endif()
-    nanovllm_mpi_program(test_mpi_${name} ${source} nanovllm::serve)
+    nanovllm_mpi_program(test_with_mpi_${name} ${source} nanovllm::serve)
   endif()
 endforeach()
 foreach(size IN ITEMS 2 3 4)
   foreach(name IN ITEMS process_group host_group)
-    nanovllm_mpi_test(${name}/${size} cpu ${run_processes} ${size} $<TARGET_FILE:test_mpi_${name}>)
+    nanovllm_mpi_test(${name}/${size} cpu ${run_processes} ${size} $<TARGET_FILE:test_with_mpi_${name}>)
   endforeach()
 endforeach()
-nanovllm_mpi_test(ranks/2 cpu ${run_processes} 2 $<TARGET_FILE:test_mpi_ranks> "~three*")
-nanovllm_mpi_test(ranks/3 cpu ${run_processes} 3 $<TARGET_FILE:test_mpi_ranks> "three*")
-nanovllm_mpi_test(endings cpu "${mpi_folder}/check_endings.sh" $<TARGET_FILE:test_mpi_endings>)
+nanovllm_mpi_test(ranks/2 cpu ${run_processes} 2 $<TARGET_FILE:test_with_mpi_ranks> "~three*")
+nanovllm_mpi_test(ranks/3 cpu ${run_processes} 3 $<TARGET_FILE:test_with_mpi_ranks> "three*")
+nanovllm_mpi_test(endings cpu "${mpi_folder}/check_endings.sh" $<TARGET_FILE:test_with_mpi_endings>)
 
 if(NANOVLLM_WITH_CUDA)
   if(TARGET nanovllm::mpi)
-    nanovllm_mpi_program(test_mpi_ranks_gpu ranks_test.cu nanovllm::cuda)
-    target_compile_definitions(test_mpi_ranks_gpu PRIVATE NANOVLLM_MPI)
-    add_dependencies(gpu_tests test_mpi_ranks_gpu)
+    nanovllm_mpi_program(test_with_mpi_ranks_gpu ranks_test.cu nanovllm::cuda)
+    target_compile_definitions(test_with_mpi_ranks_gpu PRIVATE NANOVLLM_MPI)
+    add_dependencies(gpu_tests test_with_mpi_ranks_gpu)
   endif()
-  nanovllm_mpi_test(ranks.cu/2 gpu ${run_processes} 2 $<TARGET_FILE:test_mpi_ranks_gpu>)
+  nanovllm_mpi_test(ranks.cu/2 gpu ${run_processes} 2 $<TARGET_FILE:test_with_mpi_ranks_gpu>)
 endif()

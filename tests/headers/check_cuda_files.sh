@@ -10,7 +10,7 @@
 #
 # What a file was made of when it last passed is kept in CACHE, as hashes of its inputs and of nvcc;
 # a file of which nothing changed is not read again. NANOVLLM_TEST_JOBS files at a time, as many as
-# there are cores unless set. Files in tests/mpi/ get the flags of --mpi.
+# there are cores unless set. Files in tests/with/mpi/ get the flags of --mpi.
 set -euo pipefail
 
 export MPI_FLAGS="" NVCC FLAGS CACHE
@@ -78,7 +78,7 @@ flags_of() {
   local flags="$FLAGS -fdevice-syntax-only"
   if grep -qE '__(global|device)__' "$1"; then flags="$FLAGS $FAST"; fi
   case $1 in
-    tests/mpi/*) flags+=" $MPI_FLAGS" ;;
+    tests/with/mpi/*) flags+=" $MPI_FLAGS" ;;
     "$CACHE"/pages.cu) flags+=" -diag-suppress 940" ;;  # a 'main' in a namespace has to return
   esac
   echo "$flags"

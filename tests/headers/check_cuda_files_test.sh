@@ -9,7 +9,7 @@ nvcc=$1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 tree="$scratch/tree" failures=0
-mkdir -p "$tree/tests/mpi" "$tree/docs"
+mkdir -p "$tree/tests/with/mpi" "$tree/docs"
 
 # put PATH: a file from standard input.
 put() { cat > "$tree/$1"; }
@@ -41,7 +41,7 @@ put right.cu <<< '#include "library.cuh"
 #include <vector>
 __global__ void kernel(int* out) { *out = on_device(); }
 int main() { return size_of(std::vector<int>()); }'
-put tests/mpi/ranks.cu <<< '#if !defined(WITH_MPI)
+put tests/with/mpi/ranks.cu <<< '#if !defined(WITH_MPI)
 #error "compiled without MPI"
 #endif'
 put docs/page.md <<< 'A page.

@@ -11,7 +11,7 @@
 #                       see no device, and what is for the CPU is in its folder cpu/
 #   budgets             the files and lines of a room and of a wing, tests/headers/budgets.txt
 #   how                 full paths in quotes, of files that exist, without cycles
-#   what not            <iostream>, <regex>, <format>; <mpi.h> only in mpi/; CUDA's headers only in
+#   what not            <iostream>, <regex>, <format>; <mpi.h> only in with/mpi/; CUDA's headers only in
 #                       .cuh, and .cuh only in .cuh, but for engine.hpp, which asks for __CUDACC__
 #                       before
 #   form                '#pragma once' first, .hpp or .cuh; a .inc file has no guard: it is a
@@ -32,7 +32,7 @@
 #   faces               <module>.hpp includes headers of <module>/ alone, and the umbrella nanovllm.hpp,
 #                       at most 70 lines, includes the faces, and what engine.hpp leaves out
 #   umbrella            nanovllm.hpp reaches every .hpp but implementation.hpp, mpi.hpp and those of
-#                       cuda/, mpi/ and c/, without the help of a .cuh
+#                       cuda/, with/mpi/ and c/, without the help of a .cuh
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -204,8 +204,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["api/chat/"] = "core/ io/ chat/ api/chat/"
     allowed["grammar/"] = "core/ io/ text/ grammar/ sampling/choice_source.hpp sampling/token_mask_source.hpp"
     allowed["engine/"] = "core/ ops/ kv/ sched/ sampling/ model/ parallel/ io/ text/ chat/ engine/ fwd.hpp version.hpp"
-    allowed["mpi/"] = "core/ parallel/ engine/ mpi/"
-    allowed["mpi.hpp"] = "mpi/ with/"
+    allowed["mpi.hpp"] = "with/mpi/ with/"
     allowed["version.hpp"] = ""
     allowed["fwd.hpp"] = "core/ version.hpp"
     allowed["policy.hpp"] = allowed["engine/"] " cpu/"
@@ -449,8 +448,8 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     if (name == "iostream" || name == "regex" || name == "format")
       complain(FNR, "<" name "> is too costly for every file that includes us")
     if (name ~ /^nanovllm\//) complain(FNR, "our own headers go in quotes: \"" name "\"")
-    if (name == "mpi.h" && folder_of(FILENAME) != "mpi/")
-      complain(FNR, "<mpi.h> belongs in mpi/")
+    if (name == "mpi.h" && folder_of(FILENAME) != "with/mpi/")
+      complain(FNR, "<mpi.h> belongs in with/mpi/")
     if (is_c && name != "stddef.h" && name != "stdint.h")
       complain(FNR, "a header for C includes <stddef.h> and <stdint.h> alone")
     if (name ~ /^(cuda|cublas|curand|nccl|cub\/|thrust\/|cooperative_groups)/ &&

@@ -84,10 +84,10 @@ fresh_tree() {
   printf '#ifndef NANOVLLM_C_API_H\n#define NANOVLLM_C_API_H\n#include <stddef.h>\n#endif\n' \
     > "$scratch/nanovllm/c/api.h"
   printf '#pragma once\n' > "$scratch/nanovllm/c/handle.hpp"
-  mkdir -p "$scratch/nanovllm/mpi/"
-  printf '#pragma once\n#include <mpi.h>\n' > "$scratch/nanovllm/mpi/ranks.hpp"
-  include mpi/ranks.hpp nanovllm/engine/runner/runner.hpp
-  printf '#pragma once\n#include "nanovllm/mpi/ranks.hpp"\n' > "$scratch/nanovllm/mpi.hpp"
+  mkdir -p "$scratch/nanovllm/with/mpi/"
+  printf '#pragma once\n#include <mpi.h>\n' > "$scratch/nanovllm/with/mpi/ranks.hpp"
+  include with/mpi/ranks.hpp nanovllm/engine/runner/runner.hpp
+  printf '#pragma once\n#include "nanovllm/with/mpi/ranks.hpp"\n' > "$scratch/nanovllm/mpi.hpp"
   include c/handle.hpp nanovllm/c/api.h
   include c/handle.hpp nanovllm/engine/runner/runner.hpp
 }
@@ -280,9 +280,9 @@ expect "is not the full path" "a header that is not there" include core/a.hpp na
 expect "go in quotes" "angle brackets" line core/a.hpp '#include <nanovllm/core/b.hpp>'
 expect "<iostream> is too costly" "iostream" line core/a.hpp '#include <iostream>'
 expect "<regex> is too costly" "regex" line core/a.hpp '  #  include <regex>'
-expect "<mpi.h> belongs in mpi/" "MPI in the core" line parallel/single.hpp '#include <mpi.h>'
-expect "parallel/ may not include" "ranks in threads see processes" \
-  include parallel/single.hpp nanovllm/mpi/ranks.hpp
+expect "<mpi.h> belongs in with/mpi/" "MPI in the core" line parallel/single.hpp '#include <mpi.h>'
+expect "the house may not include" "ranks in threads see processes" \
+  include parallel/single.hpp nanovllm/with/mpi/ranks.hpp
 expect "nanovllm.hpp may not include" "the umbrella sees processes" \
   include nanovllm.hpp nanovllm/mpi.hpp
 expect "needs the CUDA Toolkit" "CUDA in a .hpp" line core/a.hpp '#include <cuda_bf16.h>'

@@ -7,9 +7,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 pack="$scratch/pack" failures=0
-mkdir -p "$scratch/tools" "$pack/tests/cuda" "$pack/tests/mpi" "$pack/benchmarks/cuda_ops" "$pack/examples"
+mkdir -p "$scratch/tools" "$pack/tests/cuda" "$pack/tests/with/mpi" "$pack/benchmarks/cuda_ops" "$pack/examples"
 cp "$here/build.sh" "$here/run.sh" "$pack"
-touch "$pack/tests/cuda/"{passes,skips}_test.cu "$pack/tests/mpi/passes_test.cu" \
+touch "$pack/tests/cuda/"{passes,skips}_test.cu "$pack/tests/with/mpi/passes_test.cu" \
   "$pack/benchmarks/cuda_ops/passes_bench.cu" "$pack/examples/generate.cu"
 mkdir -p "$pack/benchmarks/"{engine_bench,prefix_cache} "$pack/tests/oracle/fingerprint"
 touch "$pack/benchmarks/engine_bench/"{engine_bench,moe_engine_bench}.cu \
@@ -65,18 +65,18 @@ expect 1 '^0 passed, 1 failed, 0 skipped$' "$pack/run.sh" --repeat 3 broken
 expect 0 '^1 passed, 0 failed, 0 skipped$' "$pack/run.sh" mpi
 
 # A build that was broken off leaves programs that are missing, by name.
-rm "$pack/bin/test_mpi_passes_gpu"
-expect 1 '^test_mpi_passes_gpu +FAILED: it was not built$' "$pack/run.sh"
+rm "$pack/bin/test_with_mpi_passes_gpu"
+expect 1 '^test_with_mpi_passes_gpu +FAILED: it was not built$' "$pack/run.sh"
 
 # A part of the programs is built, and the rest is still wanted; what the sources have no more is not.
 rm "$pack/tests/cuda/"{broken,fails}_test.cu
 expect 0 '^1 programs in' "$pack/build.sh" skips
 expect 1 '^0 passed, 1 failed, 1 skipped$' "$pack/run.sh"
-expect 0 '^1 programs in' "$pack/build.sh" test_mpi
+expect 0 '^1 programs in' "$pack/build.sh" test_with_mpi
 expect 0 '^1 passed, 0 failed, 1 skipped$' "$pack/run.sh"
 
 # In a new folder only what was to be built is wanted.
 rm -r "$pack/bin" "$pack/programs.txt"
-expect 0 '^1 programs in' "$pack/build.sh" test_mpi
+expect 0 '^1 programs in' "$pack/build.sh" test_with_mpi
 expect 0 '^1 passed, 0 failed, 0 skipped$' "$pack/run.sh"
 exit $((failures > 0))

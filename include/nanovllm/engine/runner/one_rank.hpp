@@ -34,8 +34,8 @@ class CallerThread {
   [[nodiscard]] std::vector<int> hanging() const { return {}; }
 };
 
-/// The ranks in other processes: there are none. ProcessPeers (mpi/process_ranks.hpp) has the same
-/// members where there are.
+/// The ranks in other processes: there are none. ProcessPeers (with/mpi/process_ranks.hpp) has the
+/// same members where there are.
 class NoPeers {
  public:
   explicit NoPeers(const RunnerConfig&) {}

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "catch.hpp"
-#include "nanovllm/mpi/process_group.hpp"
+#include "nanovllm/with/mpi/process_group.hpp"
 
 namespace nanovllm::test {
 

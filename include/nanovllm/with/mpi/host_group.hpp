@@ -15,10 +15,10 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/mpi/process_group.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/row_exchange.hpp"
 #include "nanovllm/parallel/thread_group.hpp"
+#include "nanovllm/with/mpi/process_group.hpp"
 
 namespace nanovllm {
 

@@ -1,6 +1,6 @@
 // Processes of MPI and what they tell each other. mpi_tests.cmake starts the program with mpirun.
 
-#include "nanovllm/mpi/process_group.hpp"
+#include "nanovllm/with/mpi/process_group.hpp"
 
 #include <array>
 #include <chrono>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "mpi/world.hpp"
 #include "nanovllm/core/error.hpp"
+#include "with/mpi/world.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -17,10 +17,10 @@
 #include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
-#include "nanovllm/mpi/host_group.hpp"
-#include "nanovllm/mpi/process_group.hpp"
 #include "nanovllm/parallel/backoff.hpp"
 #include "nanovllm/parallel/rank_threads.hpp"
+#include "nanovllm/with/mpi/host_group.hpp"
+#include "nanovllm/with/mpi/process_group.hpp"
 
 namespace nanovllm {
 

@@ -1,6 +1,6 @@
 // Sums and rows of CPU ranks in processes. mpi_tests.cmake starts the program with mpirun.
 
-#include "nanovllm/mpi/host_group.hpp"
+#include "nanovllm/with/mpi/host_group.hpp"
 
 #include <bit>
 #include <cstdint>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "mpi/world.hpp"
 #include "nanovllm/core/dtype.hpp"
 #include "parallel/collective_cases.hpp"
+#include "with/mpi/world.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

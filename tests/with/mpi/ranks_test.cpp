@@ -8,7 +8,7 @@ static constexpr double kFloat32Bound = 1e-5;
 static constexpr bool kReproducible = true;
 static bool ranks_present(int) { return true; }
 
-#include "mpi/ranks_cases.hpp"
+#include "with/mpi/ranks_cases.hpp"
 
 TEST_CASE("three processes = three threads, bit for bit", "[ranks]") {
   if (!processes_present(3)) return;

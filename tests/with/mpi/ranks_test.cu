@@ -13,7 +13,7 @@ static constexpr bool kReproducible = false;  // each engine chooses its product
 
 static bool ranks_present(int num_ranks) { return nanovllm::test::has_gpus(num_ranks); }
 
-#include "mpi/ranks_cases.hpp"
+#include "with/mpi/ranks_cases.hpp"
 
 #else
 

@@ -14,9 +14,9 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "mpi/world.hpp"
 #include "nanovllm/mpi.hpp"
 #include "parallel/ranks_rig.hpp"
+#include "with/mpi/world.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
