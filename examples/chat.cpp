@@ -4,9 +4,9 @@
 // /save FILE, /load FILE, /fork, /back and /clear do with the session what they say. An empty line
 // or end of input ends the chat.
 #include <nanovllm/engine.hpp>
-#include <nanovllm/engine/all_models.hpp>
-#include <nanovllm/engine/make_engine.hpp>
 #include <nanovllm/policy.hpp>
+#include <nanovllm/with/any/all_models.hpp>
+#include <nanovllm/with/any/make_engine.hpp>
 
 #include <cstdio>
 #include <iostream>

@@ -3,9 +3,9 @@
 /// line out. `generate --help` and examples/README.md state the format; jsonl.hpp reads and writes
 /// it.
 
-#include <nanovllm/engine/all_models.hpp>
-#include <nanovllm/engine/make_engine.hpp>
 #include <nanovllm/full_policy.hpp>
+#include <nanovllm/with/any/all_models.hpp>
+#include <nanovllm/with/any/make_engine.hpp>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

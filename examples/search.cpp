@@ -5,9 +5,9 @@
 // gives vectors, too, but they say less. examples/tales.txt has tales to search.
 #include <nanovllm/core/utf8.hpp>
 #include <nanovllm/engine.hpp>
-#include <nanovllm/engine/all_models.hpp>
-#include <nanovllm/engine/make_engine.hpp>
 #include <nanovllm/policy.hpp>
+#include <nanovllm/with/any/all_models.hpp>
+#include <nanovllm/with/any/make_engine.hpp>
 
 #include <algorithm>
 #include <cstddef>

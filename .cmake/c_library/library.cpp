@@ -1,8 +1,8 @@
 // The shared library of nanovllm/c/nanovllm.h. c_library.cmake says by definitions which engines it
 // has: NANOVLLM_C_SHAPES, and with NANOVLLM_C_CUDA those for GPUs.
-#include "nanovllm/engine/all_models.hpp"
-#include "nanovllm/engine/make_engine.hpp"
 #include "nanovllm/full_policy.hpp"
+#include "nanovllm/with/any/all_models.hpp"
+#include "nanovllm/with/any/make_engine.hpp"
 
 #include "nanovllm/c/library.inc"
 

@@ -35,9 +35,9 @@
 #include <vector>
 
 #include "nanovllm/engine.hpp"
-#include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
 #include "nanovllm/policy.hpp"
+#include "nanovllm/with/any/all_models.hpp"
 #include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
 #include "nanovllm/with/eight_bits/cpu/linear.hpp"
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"

@@ -30,7 +30,6 @@
 #include <tuple>
 #include <utility>
 
-#include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/compiled.hpp"
 #include "nanovllm/engine/core.hpp"
@@ -38,9 +37,10 @@
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/full_policy.hpp"
-#include "nanovllm/model/registry.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/policy.hpp"
+#include "nanovllm/with/any/all_models.hpp"
+#include "nanovllm/with/any/registry.hpp"
 #include "nanovllm/with/sessions/session_kv.hpp"
 
 namespace nanovllm {

@@ -9,9 +9,9 @@
 
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/engine.hpp"
-#include "nanovllm/engine/all_models.hpp"
-#include "nanovllm/engine/make_engine.hpp"
 #include "nanovllm/full_policy.hpp"
+#include "nanovllm/with/any/all_models.hpp"
+#include "nanovllm/with/any/make_engine.hpp"
 
 namespace nanovllm::test {
 

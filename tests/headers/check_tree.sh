@@ -210,7 +210,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["policy.hpp"] = allowed["engine/"] " cpu/"
     allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp"
     # A face names the public headers of its module, and the umbrella names the faces.
-    allowed["nanovllm.hpp"] = "engine/all_models.hpp engine/make_engine.hpp " \
+    allowed["nanovllm.hpp"] = "with/any/all_models.hpp with/any/make_engine.hpp " \
         "cuda_policy.hpp engine.hpp full_policy.hpp fwd.hpp policy.hpp version.hpp with/"
     num_faces = split("chat core cpu grammar io kv model ops parallel sampling sched serve text", faces, " ")
     for (i = 1; i <= num_faces; i++) {
@@ -383,7 +383,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     loaders["nanovllm/model/surplus_tensors.hpp"]
     loaders["nanovllm/model/stored_rows.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]
-    loaders["nanovllm/model/registry.hpp"]
     loaders["nanovllm/model/weights.hpp"]
     loaders["nanovllm/sampling/sampling_json.hpp"]
 

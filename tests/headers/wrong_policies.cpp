@@ -3,9 +3,9 @@
 // check_wrong_policies.sh.
 #include <nanovllm/cuda_policy.hpp>
 #include <nanovllm/engine.hpp>
-#include <nanovllm/engine/all_models.hpp>
-#include <nanovllm/engine/make_engine.hpp>
 #include <nanovllm/policy.hpp>
+#include <nanovllm/with/any/all_models.hpp>
+#include <nanovllm/with/any/make_engine.hpp>
 #include <string>
 
 using namespace nanovllm;

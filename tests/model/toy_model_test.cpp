@@ -14,15 +14,15 @@
 #include "engine/models.hpp"
 #include "memory_checkpoint.hpp"
 #include "nanovllm/core/philox.hpp"
-#include "nanovllm/engine/all_models.hpp"
-#include "nanovllm/engine/make_engine.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/parameter_list.hpp"
-#include "nanovllm/model/registry.hpp"
+#include "nanovllm/with/any/all_models.hpp"
+#include "nanovllm/with/any/make_engine.hpp"
+#include "nanovllm/with/any/registry.hpp"
 #include "safetensors_writer.hpp"
 
 namespace toy {

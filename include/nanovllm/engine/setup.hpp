@@ -34,9 +34,9 @@
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/model_head.hpp"
-#include "nanovllm/model/registry.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/sched/batch_config.hpp"
+#include "nanovllm/with/any/registry.hpp"
 #include "nanovllm/with/pooling/find_score_head.hpp"
 #include "nanovllm/with/sessions/kv_identity.hpp"
 

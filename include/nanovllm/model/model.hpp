@@ -73,7 +73,7 @@ struct NetworkTemplate;
 /// refused by it. `config.head`, a ModelHead (model/model_head.hpp), says that a checkpoint gives
 /// no tokens; `config.expert_parallel` and `config.expert_tensor_parallel`, which are the engine's
 /// settings of these names and not in config.json; and `Model::kRunsOn<Elements, Backend>`
-/// (`runs_on`, model/registry.hpp), that a backend lacks what the model needs.
+/// (`runs_on`, with/any/registry.hpp), that a backend lacks what the model needs.
 template <class M>
 concept ModelLike = ModelConfigLike<typename M::Config> && requires {
   typename detail::NetworkTemplate<M::template Network>;

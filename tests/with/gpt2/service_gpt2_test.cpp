@@ -11,11 +11,11 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "engine/parity/parity.hpp"
-#include "nanovllm/engine/all_models.hpp"
-#include "nanovllm/engine/make_engine.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/service.hpp"
 #include "nanovllm/text/tokenizer.hpp"
+#include "nanovllm/with/any/all_models.hpp"
+#include "nanovllm/with/any/make_engine.hpp"
 #include "nanovllm/with/gpt2/gpt2.hpp"
 #include "serve/replies.hpp"
 

@@ -13,8 +13,8 @@
 #include "catch.hpp"
 #include "engine/laws/law_matrix.hpp"
 #include "engine/models.hpp"
-#include "nanovllm/engine/make_engine.hpp"
 #include "nanovllm/full_policy.hpp"
+#include "nanovllm/with/any/make_engine.hpp"
 #include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 

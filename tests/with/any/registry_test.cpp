@@ -1,4 +1,4 @@
-#include "nanovllm/model/registry.hpp"
+#include "nanovllm/with/any/registry.hpp"
 
 #include <string>
 #include <type_traits>
@@ -8,8 +8,8 @@
 #include "catch.hpp"
 #include "memory_checkpoint.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/with/any/all_models.hpp"
 #include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 
 using namespace nanovllm;

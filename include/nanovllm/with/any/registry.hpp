@@ -6,7 +6,7 @@
 /// const std::unique_ptr<AnyEngine> any = make_engine<MyModels>({.model = "Qwen3-8B"});
 /// ```
 ///
-/// engine/make_engine.hpp makes the engine, engine/all_models.hpp has the list of all models.
+/// with/any/make_engine.hpp makes the engine, with/any/all_models.hpp has the list of all models.
 
 #include <array>
 #include <concepts>
@@ -230,7 +230,7 @@ NANOVLLM_INLINE void check_family(const Checkpoint& checkpoint, const ModelFamil
   if (opener == kOpeners.end()) throw UnsupportedModelError(text + "; no model here opens it");
   throw UnsupportedModelError(
       concat(text, "; Engine<", opener->type, "> of nanovllm/model/", opener->header,
-             " opens it, and so does make_engine<AllModels> of nanovllm/engine/all_models.hpp"));
+             " opens it, and so does make_engine<AllModels> of nanovllm/with/any/all_models.hpp"));
 }
 
 NANOVLLM_INLINE void refuse_backend(const Checkpoint& checkpoint, const ModelFamily& family,

@@ -1,4 +1,4 @@
-#include "nanovllm/engine/make_engine.hpp"
+#include "nanovllm/with/any/make_engine.hpp"
 
 #include <filesystem>
 #include <memory>
@@ -11,8 +11,8 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "memory_checkpoint.hpp"
-#include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/full_policy.hpp"
+#include "nanovllm/with/any/all_models.hpp"
 #include "with/gpt2/parity/gpt2_checkpoint.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 

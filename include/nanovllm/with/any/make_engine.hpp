@@ -11,8 +11,8 @@
 #include "nanovllm/engine/policy_checks.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/model/registry.hpp"
 #include "nanovllm/ops/elements.hpp"
+#include "nanovllm/with/any/registry.hpp"
 
 namespace nanovllm {
 
