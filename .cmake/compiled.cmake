@@ -152,7 +152,7 @@ add_library(nanovllm::prebuilt ALIAS nanovllm)  # deprecated: its old name
 target_compile_definitions(nanovllm PUBLIC NANOVLLM_SEPARATE)
 nanovllm_define_list(nanovllm NANOVLLM_SHAPES "${_nanovllm_shapes}")
 nanovllm_define_list(nanovllm NANOVLLM_POLICIES "${_nanovllm_policies}")
-target_compile_definitions(nanovllm INTERFACE NANOVLLM_LIBRARY)  # which lacks grammar/ and serve/
+target_compile_definitions(nanovllm INTERFACE NANOVLLM_LIBRARY)  # which lacks api/grammar/ and serve/
 
 # nanovllm_part(NAME LIBRARY FOLDER BELOW FOLDER...): nanovllm::NAME, the bodies of a folder and what
 # LIBRARY has.
@@ -164,9 +164,9 @@ function(nanovllm_part name library)
   target_compile_definitions(nanovllm_${name} PUBLIC ${macro})
   set_target_properties(nanovllm_${name} PROPERTIES EXPORT_NAME ${name})
 endfunction()
-nanovllm_part(grammar nanovllm grammar BELOW ${_nanovllm_files} text ops model sampling
+nanovllm_part(grammar nanovllm api/grammar BELOW ${_nanovllm_files} text ops model sampling
   ${_nanovllm_wings_of_models})
-nanovllm_part(serve nanovllm_grammar serve BELOW ${_nanovllm_below_engine} grammar engine
+nanovllm_part(serve nanovllm_grammar serve BELOW ${_nanovllm_below_engine} api/grammar engine
   ${_nanovllm_wings_of_engines})
 
 # A consumer has enabled the CUDA language, or there is nothing to compile with. Mixtures of experts need

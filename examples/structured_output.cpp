@@ -3,10 +3,10 @@
 //
 // A constraint is compiled once and shared by any number of requests. Before every draw it says
 // which tokens may come next; whatever the model would rather say, the text has the form.
+#include <nanovllm/api/grammar/json/json_schema_compiler.hpp>
+#include <nanovllm/api/grammar/regex/regex_source.hpp>
+#include <nanovllm/api/grammar/source/text_choices.hpp>
 #include <nanovllm/engine.hpp>
-#include <nanovllm/grammar/json/json_schema_compiler.hpp>
-#include <nanovllm/grammar/regex/regex_source.hpp>
-#include <nanovllm/grammar/source/text_choices.hpp>
 
 #include <cstdio>
 #include <memory>

@@ -20,9 +20,9 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/api/grammar/json/json_schema_compiler.hpp"
+#include "nanovllm/api/grammar/regex/regex_source.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/grammar/json/json_schema_compiler.hpp"
-#include "nanovllm/grammar/regex/regex_source.hpp"
 
 namespace nv = nanovllm;
 

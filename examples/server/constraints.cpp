@@ -1,7 +1,7 @@
 #include "constraints.hpp"
 
+#include <nanovllm/api/grammar/bytes/grammar_vocabulary.hpp>
 #include <nanovllm/engine/request/frontend.hpp>
-#include <nanovllm/grammar/bytes/grammar_vocabulary.hpp>
 #include <nanovllm/serve/constraint/cached_constraint_compiler.hpp>
 #include <nanovllm/serve/constraint/constraint_compiler.hpp>
 

@@ -1,8 +1,8 @@
 // A constraint on text and the server's protocols. nanovllm::nanovllm has neither: a program that
 // links nothing else compiles them, and one that links nanovllm::serve does not.
+#include <nanovllm/api/grammar/bytes/grammar_vocabulary.hpp>
+#include <nanovllm/api/grammar/regex/regex_source.hpp>
 #include <nanovllm/engine.hpp>
-#include <nanovllm/grammar/bytes/grammar_vocabulary.hpp>
-#include <nanovllm/grammar/regex/regex_source.hpp>
 #include <nanovllm/serve/service.hpp>
 
 #include <cstdio>

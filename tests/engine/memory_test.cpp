@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "api/grammar/vocabularies.hpp"
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "failing_new.hpp"
-#include "grammar/vocabularies.hpp"
-#include "nanovllm/grammar/json/json_schema_compiler.hpp"
+#include "nanovllm/api/grammar/json/json_schema_compiler.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

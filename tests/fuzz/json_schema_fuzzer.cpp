@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "nanovllm/api/grammar/ebnf/grammar_network.hpp"
+#include "nanovllm/api/grammar/json/json_schema_grammar.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/grammar/ebnf/grammar_network.hpp"
-#include "nanovllm/grammar/json/json_schema_grammar.hpp"
 
 namespace nv = nanovllm;
 

@@ -8,11 +8,11 @@
 #include <string>
 #include <string_view>
 
-#include "grammar/regex/random_regex.hpp"
+#include "api/grammar/regex/random_regex.hpp"
+#include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
+#include "nanovllm/api/grammar/regex/regex_nfa.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
-#include "nanovllm/grammar/bytes/byte_dfa.hpp"
-#include "nanovllm/grammar/regex/regex_nfa.hpp"
 
 namespace nv = nanovllm;
 

@@ -3,7 +3,7 @@
 # and line number, and exits with 1 if there is any.
 #
 #   who includes whom   the arrows of docs/architecture.md; 'allowed' below is the whole table, and
-#                       'allowed_in_module' that of the folders of engine/, grammar/, serve/, chat/,
+#                       'allowed_in_module' that of the folders of engine/, api/grammar/, serve/, chat/,
 #                       kv/, sched/, model/, cuda/linear/ and cuda/hopper/linear/
 #   storeys             the house includes neither with/ nor api/, but for the arrows that
 #                       tests/headers/house_arrows.txt lists, each of which is needed. A wing sees
@@ -198,11 +198,11 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["io/"] = "core/ io/"
     allowed["text/"] = "core/ io/ text/"
     allowed["chat/"] = "core/ io/ chat/"
-    allowed["serve/"] = "core/ io/ text/ chat/ sampling/ engine/ grammar/ serve/ version.hpp"
+    allowed["serve/"] = "core/ io/ text/ chat/ sampling/ engine/ api/grammar/ serve/ version.hpp"
     allowed["serve/"] = allowed["serve/"] " api/chat/ with/pooling/ with/sessions/"
     allowed["c/"] = allowed["serve/"] " c/ kv/kv_config.hpp c/nanovllm.h"
     allowed["api/chat/"] = "core/ io/ chat/ api/chat/"
-    allowed["grammar/"] = "core/ io/ text/ grammar/ sampling/choice_source.hpp sampling/token_mask_source.hpp"
+    allowed["api/grammar/"] = "core/ io/ text/ api/grammar/ sampling/choice_source.hpp sampling/token_mask_source.hpp"
     allowed["engine/"] = "core/ ops/ kv/ sched/ sampling/ model/ parallel/ io/ text/ chat/ engine/ fwd.hpp version.hpp"
     allowed["mpi.hpp"] = "with/mpi/ with/"
     allowed["version.hpp"] = ""
@@ -310,12 +310,12 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["engine/tiers/"] = "with/tiers/disk/ engine/runner/ " \
         "engine/core/step_observer.hpp with/sessions/kv_identity.hpp engine/engine_config.hpp"
 
-    allowed_in_module["grammar/"] = "all"
-    allowed_in_module["grammar/bytes/"] = ""
-    allowed_in_module["grammar/regex/"] = "grammar/bytes/"
-    allowed_in_module["grammar/ebnf/"] = "grammar/bytes/ grammar/regex/"
-    allowed_in_module["grammar/json/"] = "grammar/bytes/ grammar/regex/ grammar/ebnf/"
-    allowed_in_module["grammar/source/"] = "grammar/bytes/ grammar/regex/"
+    allowed_in_module["api/grammar/"] = "all"
+    allowed_in_module["api/grammar/bytes/"] = ""
+    allowed_in_module["api/grammar/regex/"] = "api/grammar/bytes/"
+    allowed_in_module["api/grammar/ebnf/"] = "api/grammar/bytes/ api/grammar/regex/"
+    allowed_in_module["api/grammar/json/"] = "api/grammar/bytes/ api/grammar/regex/ api/grammar/ebnf/"
+    allowed_in_module["api/grammar/source/"] = "api/grammar/bytes/ api/grammar/regex/"
 
     serve_tops = "serve/effort.hpp serve/exchange.hpp serve/service_config.hpp serve/service_load.hpp " \
         "serve/engine_exchange.hpp serve/admission.hpp"
@@ -363,12 +363,12 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     wire["nanovllm/ops/shared_prefix.hpp group"]
     wire["nanovllm/kv/cached_block.hpp parent"]
     wire["nanovllm/kv/prefix/shared_prefixes.hpp parent"]
-    wire["nanovllm/grammar/ebnf/ebnf_parser.hpp rule"]
-    wire["nanovllm/grammar/ebnf/grammar_network.hpp what"]
-    wire["nanovllm/grammar/ebnf/grammar_network.hpp next"]
-    wire["nanovllm/grammar/ebnf/grammar_network.hpp start"]
-    wire["nanovllm/grammar/bytes/byte_nfa.hpp other"]
-    wire["nanovllm/grammar/regex/regex_nfa.hpp all"]
+    wire["nanovllm/api/grammar/ebnf/ebnf_parser.hpp rule"]
+    wire["nanovllm/api/grammar/ebnf/grammar_network.hpp what"]
+    wire["nanovllm/api/grammar/ebnf/grammar_network.hpp next"]
+    wire["nanovllm/api/grammar/ebnf/grammar_network.hpp start"]
+    wire["nanovllm/api/grammar/bytes/byte_nfa.hpp other"]
+    wire["nanovllm/api/grammar/regex/regex_nfa.hpp all"]
 
     # Folders with a file for each op, what mirrors them, and the top with a face for each module.
     may_be_full["nanovllm/ops"]

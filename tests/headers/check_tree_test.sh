@@ -13,9 +13,9 @@ fresh_tree() {
   rm -rf "$scratch/nanovllm" "$scratch"/*.txt
   local path
   for path in core/a core/b ops/op cpu/op kv/pool sched/plan model/config model/weights \
-              model/qwen3/qwen3 io/safetensors io/file text/tokenizer grammar/regex \
+              model/qwen3/qwen3 io/safetensors io/file text/tokenizer api/grammar/regex \
               sampling/params parallel/single engine/core engine/runner/runner engine/step/step_inputs \
-              grammar/bytes/byte_dfa grammar/json/writer serve/request/chat serve/reply/chat \
+              api/grammar/bytes/byte_dfa api/grammar/json/writer serve/request/chat serve/reply/chat \
               kv/prefix/trie sched/scheduler sched/policy/priority policy engine; do
     mkdir -p "$(dirname "$scratch/nanovllm/$path")"
     printf '#pragma once\n\n' > "$scratch/nanovllm/$path.hpp"
@@ -29,7 +29,7 @@ fresh_tree() {
   done
   include engine/core.hpp nanovllm/engine/runner/runner.hpp
   include engine/runner/runner.hpp nanovllm/engine/step/step_inputs.hpp
-  include grammar/json/writer.hpp nanovllm/grammar/bytes/byte_dfa.hpp
+  include api/grammar/json/writer.hpp nanovllm/api/grammar/bytes/byte_dfa.hpp
   include serve/reply/chat.hpp nanovllm/serve/request/chat.hpp
   include sched/scheduler.hpp nanovllm/sched/policy/priority.hpp
   include cuda/linear/linear.cuh nanovllm/cuda/linear/blas/blas.cuh
@@ -53,7 +53,7 @@ fresh_tree() {
   echo '// a fragment' > "$scratch/nanovllm/cpu/fragment.inc"
   include cpu/op.hpp nanovllm/cpu/fragment.inc
   include cpu/op.hpp nanovllm/cpu/fragment.inc
-  include grammar/regex.hpp nanovllm/text/tokenizer.hpp
+  include api/grammar/regex.hpp nanovllm/text/tokenizer.hpp
   include engine.hpp nanovllm/engine/core.hpp
   for path in with/gguf/reader with/gguf with/moe/experts with/moe/cpu/experts with/moe \
               with/eight_bits/rows with/eight_bits; do
@@ -248,8 +248,8 @@ expect "engine/step/ may not include" "a step sees the runner" \
   include engine/step/step_inputs.hpp nanovllm/engine/runner/runner.hpp
 expect "engine/runner/ may not include" "the runner sees the core" \
   include engine/runner/runner.hpp nanovllm/engine/core.hpp
-expect "grammar/bytes/ may not include" "bytes see JSON Schema" \
-  include grammar/bytes/byte_dfa.hpp nanovllm/grammar/json/writer.hpp
+expect "api/grammar/bytes/ may not include" "bytes see JSON Schema" \
+  include api/grammar/bytes/byte_dfa.hpp nanovllm/api/grammar/json/writer.hpp
 expect "serve/request/ may not include" "requests see replies" \
   include serve/request/chat.hpp nanovllm/serve/reply/chat.hpp
 expect "kv/prefix/ may not include" "prefix caches see the block manager" \
@@ -267,8 +267,8 @@ expect "no rule for cuda/fft/" "a folder of cuda without a rule" new_part
 expect "cuda.cuh may not include" "the CUDA policy sees cpu" \
   include cuda.cuh nanovllm/cpu/op.hpp
 expect "policy.hpp may not include" "policy sees cuda" include policy.hpp nanovllm/cuda/op.cuh
-expect "grammar/ may not include" "grammars see the sampler's settings" \
-  include grammar/regex.hpp nanovllm/sampling/params.hpp
+expect "api/grammar/ may not include" "grammars see the sampler's settings" \
+  include api/grammar/regex.hpp nanovllm/sampling/params.hpp
 expect "a .hpp file may not include" "the engine sees the CUDA policy without nvcc" \
   include engine.hpp nanovllm/cuda.cuh
 expect "a .hpp file may not include" "the umbrella sees a .cuh" \

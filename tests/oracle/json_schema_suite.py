@@ -8,7 +8,7 @@ json_schema_suite.py check FILE    checks lines of draft, schema and text by Pyt
 The suite comes with the sources of the package jsonschema on PyPI, which pip downloads to
 build/json_schema_suite; or it lies in the folder that the environment variable
 JSON_SCHEMA_TEST_SUITE names, which holds tests/draft7. Exits with 77 where there is neither, or no
-package jsonschema. tests/grammar/json/json_schema_suite_test.cpp calls this.
+package jsonschema. tests/api/grammar/json/json_schema_suite_test.cpp calls this.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 FILE has one JSON object a line, with a `schema` and a `text` that is to be JSON and valid by it.
 The draft is that of `$schema`, else 2020-12; formats are checked. Prints what is not, and exits with
-1 if there is any; with 77 where the package jsonschema is missing. Tests in tests/grammar/json write
+1 if there is any; with 77 where the package jsonschema is missing. Tests in tests/api/grammar/json write
 such files and call this.
 """
 

@@ -11,8 +11,8 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/api/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/engine/any_engine.hpp"
-#include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/serve/constraint/cached_constraint_compiler.hpp"
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"
 #include "nanovllm/serve/service.hpp"

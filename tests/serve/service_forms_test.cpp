@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "catch.hpp"
+#include "nanovllm/api/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
-#include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/constraint/cached_constraint_compiler.hpp"
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"

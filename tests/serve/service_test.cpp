@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "nanovllm/api/grammar/bytes/compile_budget.hpp"
+#include "nanovllm/api/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
-#include "nanovllm/grammar/bytes/compile_budget.hpp"
-#include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/serve/constraint/cached_constraint_compiler.hpp"
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"
 #include "nanovllm/serve/effort.hpp"

@@ -10,8 +10,8 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "memory_checkpoint.hpp"
-#include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
-#include "nanovllm/grammar/regex/regex_source.hpp"
+#include "nanovllm/api/grammar/bytes/grammar_vocabulary.hpp"
+#include "nanovllm/api/grammar/regex/regex_source.hpp"
 #include "nanovllm/sampling/choice_source.hpp"
 
 using namespace nanovllm;

@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
+#include "api/grammar/json/takes.hpp"
 #include "catch.hpp"
-#include "grammar/json/takes.hpp"
+#include "nanovllm/api/grammar/regex/regex_source.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/grammar/regex/regex_source.hpp"
 
 namespace nv = nanovllm;
 using nanovllm_test::byte_vocabulary;

@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "api/grammar/json/takes.hpp"
 #include "catch.hpp"
-#include "grammar/json/takes.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nv = nanovllm;

@@ -65,8 +65,8 @@ class CachedConstraintCompiler final : public ConstraintCompiler {
 #include <utility>
 #include <vector>
 
+#include "nanovllm/api/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/grammar/bytes/compile_budget.hpp"
 
 namespace nanovllm::serve {
 

@@ -9,11 +9,11 @@
 #include <stop_token>
 #include <utility>
 
+#include "nanovllm/api/grammar/bytes/compile_budget.hpp"
+#include "nanovllm/api/grammar/bytes/grammar_vocabulary.hpp"
+#include "nanovllm/api/grammar/json/json_schema_compiler.hpp"
+#include "nanovllm/api/grammar/source/cpu_budget_source.hpp"
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/grammar/bytes/compile_budget.hpp"
-#include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
-#include "nanovllm/grammar/json/json_schema_compiler.hpp"
-#include "nanovllm/grammar/source/cpu_budget_source.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
 
@@ -89,11 +89,11 @@ class OutputConstraintCompiler final : public SizedConstraintCompiler {
 #include <string>
 #include <string_view>
 
+#include "nanovllm/api/grammar/regex/regex_source.hpp"
+#include "nanovllm/api/grammar/source/either_source.hpp"
+#include "nanovllm/api/grammar/source/marker_source.hpp"
+#include "nanovllm/api/grammar/source/text_choices.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/grammar/regex/regex_source.hpp"
-#include "nanovllm/grammar/source/either_source.hpp"
-#include "nanovllm/grammar/source/marker_source.hpp"
-#include "nanovllm/grammar/source/text_choices.hpp"
 #include "nanovllm/serve/constraint/tool_call_grammar.hpp"
 
 namespace nanovllm::serve {

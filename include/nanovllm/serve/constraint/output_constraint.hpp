@@ -28,7 +28,7 @@ struct OutputConstraint {
     json_schema,     ///< JSON by the schema in `text`
     regex,           ///< the regular expression in `text`
     choice,          ///< one of `choices`
-    grammar,         ///< the grammar in `text`, in the notation of grammar/ebnf/ebnf_parser.hpp
+    grammar,         ///< the grammar in `text`, in the notation of api/grammar/ebnf/ebnf_parser.hpp
     tool_calls,      ///< one or more calls of `tools` and nothing else
     free_tool_calls  ///< any text; calls of `tools` in it are well-formed
   };

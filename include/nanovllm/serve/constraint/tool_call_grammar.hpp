@@ -3,15 +3,15 @@
 
 #include <string>
 
+#include "nanovllm/api/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
 
 namespace nanovllm::serve {
 
 /// The grammar of one call of one of `tools`, from behind "<tool_call>" to "</tool_call>", in
-/// the notation of grammar/ebnf/ebnf_parser.hpp.
+/// the notation of api/grammar/ebnf/ebnf_parser.hpp.
 ///
 /// In the hermes form the arguments are JSON by the tool's `parameters`. In the qwen3_coder form
 /// each parameter is a part of its own, in the schema's order; one whose schema is of type string
@@ -34,10 +34,10 @@ namespace nanovllm::serve {
 #include <utility>
 #include <vector>
 
+#include "nanovllm/api/grammar/ebnf/ebnf_text.hpp"
+#include "nanovllm/api/grammar/json/json_schema_grammar.hpp"
+#include "nanovllm/api/grammar/json/json_schema_merge.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/grammar/ebnf/ebnf_text.hpp"
-#include "nanovllm/grammar/json/json_schema_grammar.hpp"
-#include "nanovllm/grammar/json/json_schema_merge.hpp"
 
 namespace nanovllm::serve {
 

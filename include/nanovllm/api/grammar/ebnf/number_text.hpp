@@ -1,0 +1,249 @@
+#pragma once
+/// Decimal numbers within bounds, as pieces of a grammar.
+
+#include <optional>
+#include <string>
+
+#include "nanovllm/api/grammar/ebnf/decimal.hpp"
+#include "nanovllm/core/separate.hpp"
+
+namespace nanovllm::ebnf {
+
+/// Bounds of numbers, exact. Larger ones than 10^40 count as that, on either side of zero.
+struct NumberBounds {
+  std::optional<Decimal> min{}, max{};
+  bool min_is_exclusive = false, max_is_exclusive = false;
+};
+
+/// Decimal integers within bounds, without leading zeros; nothing where there are none. An end that
+/// is not given is open.
+[[nodiscard]] std::string integers(const NumberBounds& bounds);
+
+/// Decimal numbers within bounds, with at most 15 digits behind the point and no exponent; nothing
+/// where there are none. Near a bound that is exclusive there are so few digits that no text is
+/// read as the bound by those who read numbers as 64-bit floats.
+[[nodiscard]] std::string numbers(const NumberBounds& bounds);
+
+}  // namespace nanovllm::ebnf
+
+#if NANOVLLM_GRAMMAR_BODIES
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/api/grammar/ebnf/ebnf_text.hpp"
+
+namespace nanovllm::ebnf {
+
+namespace detail {
+
+inline constexpr std::size_t kMaxFraction = 15;
+
+/// The bounds that are written, since digits cost their square.
+NANOVLLM_GRAMMAR_INLINE NumberBounds with_few_digits(NumberBounds bounds) {
+  Decimal most{std::string_view("1" + std::string(40, '0'))};
+  if (bounds.max && *bounds.max > most) bounds.max = most, bounds.max_is_exclusive = false;
+  most.is_negative = true;
+  if (bounds.min && *bounds.min < most) bounds.min = most, bounds.min_is_exclusive = false;
+  return bounds;
+}
+
+NANOVLLM_GRAMMAR_INLINE std::string digits(std::size_t min, std::size_t max) {
+  return max == 0 ? "" : repeat("[0-9]", static_cast<long long>(min), static_cast<long long>(max));
+}
+
+NANOVLLM_GRAMMAR_INLINE std::string digit_class(char first, char last) {
+  return first == last ? std::string("[") + first + "]"
+                       : std::string("[") + first + "-" + last + "]";
+}
+
+/// Strings of digits as long as both, from `low` to `high`; low <= high.
+NANOVLLM_GRAMMAR_INLINE std::string same_length(std::string_view low, std::string_view high) {
+  if (low.empty()) return "\"\"";
+  const bool is_whole =
+      low.find_first_not_of('0') == low.npos && high.find_first_not_of('9') == high.npos;
+  if (is_whole) return digits(low.size(), low.size());
+  if (low[0] == high[0])
+    return sequence({digit_class(low[0], low[0]), same_length(low.substr(1), high.substr(1))});
+  const std::string nines(low.size() - 1, '9'), zeros(low.size() - 1, '0');
+  const bool takes_low = low.substr(1) == zeros, takes_high = high.substr(1) == nines;
+  std::vector<std::string> options;
+  if (!takes_low)
+    options.push_back(sequence({digit_class(low[0], low[0]), same_length(low.substr(1), nines)}));
+  const char first = static_cast<char>(low[0] + (takes_low ? 0 : 1));
+  const char last = static_cast<char>(high[0] - (takes_high ? 0 : 1));
+  if (first <= last)
+    options.push_back(sequence({digit_class(first, last), digits(zeros.size(), zeros.size())}));
+  if (!takes_high)
+    options.push_back(
+        sequence({digit_class(high[0], high[0]), same_length(zeros, high.substr(1))}));
+  return either(options);
+}
+
+/// Integers min to max, neither negative; no end without max.
+NANOVLLM_GRAMMAR_INLINE std::string naturals(const std::string& low,
+                                             const std::optional<std::string>& max) {
+  if (max && max->size() == low.size()) return same_length(low, *max);
+  // Those as long as the least, those as long as the largest, and all in between.
+  std::vector<std::string> options{same_length(low, std::string(low.size(), '9'))};
+  if (max) options.push_back(same_length("1" + std::string(max->size() - 1, '0'), *max));
+  const auto shortest = static_cast<long long>(low.size());
+  const long long longest = max ? static_cast<long long>(max->size()) - 2 : -1;
+  if (!max || shortest <= longest)
+    options.push_back("([1-9] " + repeat("[0-9]", shortest, longest) + ")");
+  return either(options);
+}
+
+}  // namespace detail
+
+NANOVLLM_GRAMMAR_INLINE std::string integers(const NumberBounds& all) {
+  const NumberBounds bounds = detail::with_few_digits(all);
+  std::optional<Decimal> min, max;
+  if (bounds.min) min = ceiling(*bounds.min, bounds.min_is_exclusive);
+  if (bounds.max) max = floor(*bounds.max, bounds.max_is_exclusive);
+  if (min && max && *min > *max) return {};
+  const auto whole = [](const std::optional<Decimal>& bound) {
+    return bound ? std::optional(bound->whole) : std::nullopt;
+  };
+  std::vector<std::string> options;
+  if (!max || !max->is_negative)
+    options.push_back(detail::naturals(min && !min->is_negative ? min->whole : "0", whole(max)));
+  if (!min || min->is_negative)
+    options.push_back(
+        "(\"-\" " + detail::naturals(max && max->is_negative ? max->whole : "1", whole(min)) + ")");
+  return either(options);
+}
+
+namespace detail {
+
+/// Digits behind a point that make more than `low`, or as much where that is allowed, and less than
+/// `high`, likewise. Digits are compared as what they stand for: "5" is "50". At least one digit
+/// and at most `left`. Without `high` there is no upper end.
+NANOVLLM_GRAMMAR_INLINE std::string fractions(std::string_view low, bool takes_low,
+                                              std::optional<std::string_view> high, bool takes_high,
+                                              std::size_t left) {
+  if (left == 0) return {};
+  const bool low_is_zero = low.find_first_not_of('0') == low.npos;
+  if (!high && low_is_zero && takes_low) return digits(1, left);
+  std::vector<std::string> options;
+  const int low_digit = low.empty() ? 0 : low[0] - '0';
+  const int high_digit = !high ? 10 : high->empty() ? 0 : (*high)[0] - '0';
+  const auto tail = [](std::string_view text) { return text.empty() ? text : text.substr(1); };
+  const auto add = [&](int first, int last, const std::string& rest, bool may_stop) {
+    if (first > last) return;
+    const std::string begin =
+        digit_class(static_cast<char>('0' + first), static_cast<char>('0' + last));
+    if (may_stop) options.push_back(begin);
+    if (!rest.empty()) options.push_back(sequence({begin, rest}));
+  };
+  // A digit between the two leaves all the rest free.
+  const std::string any = left > 1 ? digits(1, left - 1) : "";
+  add(low_digit + 1, std::min(high_digit - 1, 9), any, true);
+  const std::string_view low_rest = tail(low);
+  const bool low_may_stop = low_rest.find_first_not_of('0') == low_rest.npos && takes_low;
+  if (low_digit < high_digit) {
+    add(low_digit, low_digit, fractions(low_rest, takes_low, std::nullopt, true, left - 1),
+        low_may_stop);
+  }
+  if (!high) return either(options);
+  const std::string_view high_rest = tail(*high);
+  const bool high_is_whole = high_rest.find_first_not_of('0') == high_rest.npos;
+  if (low_digit < high_digit) {
+    add(high_digit, high_digit,
+        high_is_whole && !takes_high ? "" : fractions("", true, high_rest, takes_high, left - 1),
+        !high_is_whole || takes_high);
+  } else if (low_digit == high_digit && !(high_is_whole && !takes_high)) {
+    add(low_digit, low_digit, fractions(low_rest, takes_low, high_rest, takes_high, left - 1),
+        low_may_stop);
+  }
+  return either(options);
+}
+
+/// Numbers that are not negative, from `low` to `high` if there is one.
+NANOVLLM_GRAMMAR_INLINE std::string positive_numbers(const Decimal& low, bool takes_low,
+                                                     const std::optional<Decimal>& high,
+                                                     bool takes_high) {
+  // Two numbers of up to 15 digits are two as 64-bit floats.
+  const auto near = [](const Decimal& bound, bool takes) {
+    return takes ? kMaxFraction : kMaxFraction - std::min(kMaxFraction, bound.whole.size());
+  };
+  const std::size_t low_digits = near(low, takes_low);
+  const std::size_t high_digits = high ? near(*high, takes_high) : kMaxFraction;
+  const std::size_t inner_digits = low_digits == 0 || high_digits == 0 ? 0 : kMaxFraction;
+  std::vector<std::string> options;
+  const auto add = [&](const std::string& whole, const std::string& fraction, bool alone) {
+    if (whole.empty()) return;
+    if (alone) options.push_back(whole);
+    if (!fraction.empty()) options.push_back(sequence({whole, "\".\"", fraction}));
+  };
+  const bool one_whole = high && high->whole == low.whole;
+  const bool low_alone = low.is_whole() && takes_low;
+  if (one_whole) {
+    const bool is_empty = high->is_whole() && !takes_high;
+    if (!is_empty) {
+      add(literal(low.whole),
+          fractions(low.fraction, takes_low, high->fraction, takes_high,
+                    std::min(low_digits, high_digits)),
+          low_alone);
+    }
+    return either(options);
+  }
+  // Below an exclusive whole bound, the digits of the number before are few as well.
+  const bool has_last = high && high->is_whole() && !takes_high;
+  const std::string last = has_last ? previous_natural(high->whole) : "";
+  const auto above = [&](const Decimal& from, bool takes, std::size_t most) {
+    if (has_last && from.whole == last) most = std::min(most, high_digits);
+    add(literal(from.whole), fractions(from.fraction, takes, std::nullopt, true, most),
+        from.is_whole() && takes);
+  };
+  above(low, takes_low, low_digits);
+  const Decimal next{std::string_view(next_natural(low.whole))};
+  if (!high) {
+    add(naturals(next.whole, std::nullopt), digits(1, inner_digits), true);
+    return either(options);
+  }
+  const Decimal end = has_last ? Decimal(std::string_view(last)) : *high;
+  if (next.whole != end.whole && Decimal(std::string_view(end.whole)) > next)
+    add(naturals(next.whole, previous_natural(end.whole)), digits(1, inner_digits), true);
+  if (has_last) {
+    if (last != low.whole) above(end, true, high_digits);
+  } else {
+    add(literal(high->whole), fractions("", true, high->fraction, takes_high, high_digits), true);
+  }
+  return either(options);
+}
+
+}  // namespace detail
+
+NANOVLLM_GRAMMAR_INLINE std::string numbers(const NumberBounds& bounds) {
+  const auto [min, max, min_is_exclusive, max_is_exclusive] = detail::with_few_digits(bounds);
+  if (min && max && (*min > *max || (*min == *max && (min_is_exclusive || max_is_exclusive))))
+    return {};
+  const auto at = [](Decimal value) {
+    value.is_negative = false;
+    return value;
+  };
+  const auto is_zero = [](const Decimal& value) { return value == Decimal(); };
+  std::vector<std::string> options;
+  if (!max || (!max->is_negative && !(is_zero(*max) && max_is_exclusive))) {
+    const bool has_low = min && !min->is_negative;
+    options.push_back(
+        detail::positive_numbers(has_low ? at(*min) : Decimal{}, !has_low || !min_is_exclusive,
+                                 max ? std::optional(at(*max)) : std::nullopt, !max_is_exclusive));
+  }
+  if (!min || min->is_negative) {
+    const bool has_low = max && (max->is_negative || is_zero(*max));
+    const std::string mirrored = detail::positive_numbers(
+        has_low ? at(*max) : Decimal{}, has_low ? !max_is_exclusive : false,
+        min ? std::optional(at(*min)) : std::nullopt, !min_is_exclusive);
+    if (!mirrored.empty()) options.push_back("(\"-\" " + mirrored + ")");
+  }
+  std::erase(options, "");
+  return either(options);
+}
+
+}  // namespace nanovllm::ebnf
+
+#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -1,0 +1,259 @@
+#pragma once
+/// JSON strings of bounded length among those that an automaton reads.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
+#include "nanovllm/api/grammar/bytes/compile_budget.hpp"
+#include "nanovllm/core/separate.hpp"
+
+namespace nanovllm {
+
+/// Any JSON string. Escapes of surrogates come in pairs.
+[[nodiscard]] const ByteDfa& json_string_dfa();
+
+/// What the states of an automaton of JSON strings know of characters: with it, and a count of
+/// those read so far, one automaton reads strings of any bounds. An escape is one character, and so
+/// is a pair of escapes that spells a character beyond U+FFFF.
+class StringLengths {
+ public:
+  static constexpr std::int32_t kNone = -1;
+
+  /// Nothing where `strings` reads other texts than JSON strings, or comes to one state within and
+  /// between characters. Throws RequestError beyond the budget.
+  /// @param most_needed the largest number that shortest() is asked for.
+  [[nodiscard]] static std::optional<StringLengths> make(const ByteDfa& strings,
+                                                         std::int32_t most_needed,
+                                                         const CompileBudget& budget);
+
+  /// Whether `state` is in a string between two characters, before the first or behind the last.
+  [[nodiscard]] bool is_between(ByteDfa::StateId state) const {
+    return is_between_[static_cast<std::size_t>(state)] != 0;
+  }
+
+  /// Characters that the shortest way from `state` to the end has, of the ways with `needed` and
+  /// more; kNone where there is none.
+  [[nodiscard]] std::int32_t shortest(ByteDfa::StateId state, std::int32_t needed) const {
+    const std::int32_t row = needed < num_rows_ ? needed : num_rows_ - 1;
+    const std::int32_t found =
+        rows_[static_cast<std::size_t>(row) * is_between_.size() + static_cast<std::size_t>(state)];
+    return found == kNone ? kNone : found + (needed - row);
+  }
+
+  /// From so many needed characters on, shortest() grows by one for each.
+  [[nodiscard]] std::int32_t linear_from() const { return num_rows_ - 1; }
+  /// The largest shortest(state, 0).
+  [[nodiscard]] std::int32_t longest_way() const { return longest_way_; }
+
+  [[nodiscard]] std::size_t size_bytes() const {
+    return is_between_.size() + rows_.size() * sizeof(std::int32_t);
+  }
+
+ private:
+  struct Step {
+    ByteDfa::StateId to;
+    std::int32_t characters;  ///< that it completes: 0 or 1
+  };
+  using Steps = std::vector<std::vector<Step>>;  // [state], each once
+
+  [[nodiscard]] bool find_places(const ByteDfa& strings, Steps& steps);
+  void find_shortest(const ByteDfa& strings, const Steps& steps, std::int32_t most_needed,
+                     const CompileBudget& budget);
+
+  std::vector<std::uint8_t> is_between_;  // [state]
+  std::vector<std::int32_t> rows_;        // [needed][state]
+  std::int32_t num_rows_ = 0, longest_way_ = 0;
+};
+
+/// The JSON strings of `strings` that have min to max characters; no upper bound where max < 0. A
+/// state of `strings` becomes one state for each number of characters that has to be distinguished.
+/// Throws RequestError if there are no such strings, and as DfaExplorer does.
+[[nodiscard]] ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t min, std::int32_t max,
+                                        const CompileBudget& budget);
+
+}  // namespace nanovllm
+
+#if NANOVLLM_GRAMMAR_BODIES
+
+#include <algorithm>
+#include <compare>
+
+#include "nanovllm/api/grammar/bytes/dfa_completions.hpp"
+#include "nanovllm/api/grammar/bytes/dfa_explorer.hpp"
+#include "nanovllm/api/grammar/regex/regex_nfa.hpp"
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_GRAMMAR_INLINE const ByteDfa& json_string_dfa() {
+  static const ByteDfa dfa = compile_regex(
+      "\"([^\"\\\\\\x00-\\x1f]|\\\\([\"\\\\/bfnrt]|u([0-9A-CE-Fa-ce-f][0-9A-Fa-f]|[Dd][0-7])"
+      "[0-9A-Fa-f]{2}|u[Dd][89ABab][0-9A-Fa-f]{2}\\\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}))*\"");
+  return dfa;
+}
+
+NANOVLLM_GRAMMAR_INLINE std::optional<StringLengths> StringLengths::make(
+    const ByteDfa& strings, std::int32_t most_needed, const CompileBudget& budget) {
+  budget.spend(4 * strings.num_states() * strings.num_kinds());
+  StringLengths out;
+  Steps steps(strings.num_states());
+  if (!out.find_places(strings, steps)) return std::nullopt;
+  out.find_shortest(strings, steps, most_needed, budget);
+  return out;
+}
+
+/// By following any JSON string beside `strings`.
+NANOVLLM_GRAMMAR_INLINE bool StringLengths::find_places(const ByteDfa& strings, Steps& steps) {
+  constexpr ByteDfa::StateId kDead = ByteDfa::kDead, kStart = ByteDfa::kStart;
+  const ByteDfa& json = json_string_dfa();
+  const DfaExplorer::Kinds kinds = DfaExplorer::common_kinds(strings, json);
+  std::vector<ByteDfa::StateId> place(strings.num_states(), kDead);  // in any JSON string
+  std::vector<ByteDfa::StateId> todo{kStart};
+  place[0] = kStart;
+  const auto is_between = [&](ByteDfa::StateId state) {
+    const ByteDfa::StateId end = json.next(state, std::uint8_t{'"'});
+    return end != kDead && json.accepts(end);
+  };
+  while (!todo.empty()) {
+    const ByteDfa::StateId at = todo.back();
+    todo.pop_back();
+    std::vector<Step>& mine = steps[static_cast<std::size_t>(at)];
+    int next_kind = 0;
+    for (int i = 0; i < 256; ++i) {
+      const auto byte = static_cast<std::uint8_t>(i);
+      if (kinds[byte] < next_kind) continue;  // as a byte before it
+      ++next_kind;
+      const ByteDfa::StateId to = strings.next(at, byte);
+      if (to == kDead) continue;
+      const ByteDfa::StateId json_to = json.next(place[static_cast<std::size_t>(at)], byte);
+      ByteDfa::StateId& known = place[static_cast<std::size_t>(to)];
+      if (json_to == kDead || (known != kDead && is_between(known) != is_between(json_to)))
+        return false;
+      if (known == kDead) todo.push_back(to);
+      if (known == kDead) known = json_to;
+      if (known != json_to) return false;
+      const std::int32_t characters = at != kStart && is_between(json_to) ? 1 : 0;
+      if (std::none_of(mine.begin(), mine.end(), [&](const Step& step) { return step.to == to; }))
+        mine.push_back({to, characters});
+    }
+  }
+  for (std::size_t i = 0; i < place.size(); ++i) {
+    const bool accepts = strings.accepts(static_cast<ByteDfa::StateId>(i));
+    if (accepts != json.accepts(place[i])) return false;
+    is_between_.push_back(is_between(place[i]) ? 1 : 0);
+  }
+  return true;
+}
+
+NANOVLLM_GRAMMAR_INLINE void StringLengths::find_shortest(const ByteDfa& strings,
+                                                          const Steps& steps,
+                                                          std::int32_t most_needed,
+                                                          const CompileBudget& budget) {
+  const std::size_t n = steps.size();
+  const auto index = [](ByteDfa::StateId state) { return static_cast<std::size_t>(state); };
+  std::size_t num_steps = 0;
+  // States in an order in which those within a character come behind those that they lead to
+  // without completing it; and who leads to each.
+  std::vector<std::vector<ByteDfa::StateId>> sources(n);
+  std::vector<std::size_t> num_open(n, 0);
+  for (std::size_t i = 0; i < n; ++i) {
+    num_steps += steps[i].size();
+    for (const Step& step : steps[i]) {
+      sources[index(step.to)].push_back(static_cast<ByteDfa::StateId>(i));
+      if (step.characters == 0) ++num_open[i];
+    }
+  }
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < n; ++i)
+    if (num_open[i] == 0) order.push_back(i);
+  for (std::size_t at = 0; at < order.size(); ++at)
+    for (const ByteDfa::StateId source : sources[order[at]])
+      for (const Step& step : steps[index(source)])
+        if (index(step.to) == order[at] && step.characters == 0 && --num_open[index(source)] == 0)
+          order.push_back(index(source));
+  check<RequestError>(order.size() == n, "a character of a string has no end");
+
+  // Row 0 by breadth first from the ends; each further row from the one before.
+  rows_.assign(n, kNone);
+  std::vector<std::size_t> layer, next;
+  for (std::size_t i = 0; i < n; ++i)
+    if (strings.accepts(static_cast<ByteDfa::StateId>(i))) layer.push_back(i);
+  for (std::int32_t characters = 0; !layer.empty(); ++characters, layer.swap(next), next.clear()) {
+    for (std::size_t at = 0; at < layer.size(); ++at) {
+      if (rows_[layer[at]] != kNone) continue;
+      rows_[layer[at]] = longest_way_ = characters;
+      for (const ByteDfa::StateId source : sources[layer[at]])
+        for (const Step& step : steps[index(source)])
+          if (index(step.to) == layer[at])
+            (step.characters ? next : layer).push_back(index(source));
+    }
+  }
+  for (num_rows_ = 1; num_rows_ <= most_needed; ++num_rows_) {
+    budget.spend(2 * (n + num_steps));
+    const std::size_t row = rows_.size(), before = row - n;
+    rows_.resize(row + n, kNone);
+    bool is_linear = true;
+    for (const std::size_t i : order) {
+      std::int32_t best = kNone;
+      for (const Step& step : steps[i]) {
+        const std::int32_t rest = rows_[(step.characters ? before : row) + index(step.to)];
+        if (rest != kNone && (best == kNone || rest + step.characters < best))
+          best = rest + step.characters;
+      }
+      rows_[row + i] = best;
+      const std::int32_t old = rows_[before + i];
+      is_linear = is_linear && best == (old == kNone ? kNone : old + 1);
+    }
+    if (!is_linear) continue;
+    rows_.resize(row);
+    return;
+  }
+}
+
+NANOVLLM_GRAMMAR_INLINE ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t min,
+                                                  std::int32_t max, const CompileBudget& budget) {
+  constexpr std::int32_t kAnyLength = -1;  // the length will be within the bounds
+  struct State {
+    ByteDfa::StateId text, string;
+    std::int32_t length;
+
+    auto operator<=>(const State&) const = default;
+  };
+  const ByteDfa& json = json_string_dfa();
+  const DfaCompletions follows = completions(strings);
+  const auto is_between = [&](ByteDfa::StateId state) {
+    const ByteDfa::StateId end = json.next(state, std::uint8_t{'"'});
+    return end != ByteDfa::kDead && json.accepts(end);
+  };
+  const auto is_free = [&](const State& at) {
+    if (at.length < min) return false;
+    if (max < 0) return true;
+    // A character has at least one byte, and the closing quote is one byte more.
+    const std::uint32_t longest = follows.longest[static_cast<std::size_t>(at.text)];
+    return longest != DfaCompletions::kUnlimited &&
+           std::int64_t{longest} - 1 <= std::int64_t{max} - at.length;
+  };
+  return DfaExplorer::explore(
+      DfaExplorer::common_kinds(strings, json), State{ByteDfa::kStart, ByteDfa::kStart, 0},
+      [&](State& at, std::uint8_t byte) {
+        const bool is_first = at.string == ByteDfa::kStart;
+        at.text = strings.next(at.text, byte);
+        at.string = json.next(at.string, byte);
+        if (at.text == ByteDfa::kDead || at.string == ByteDfa::kDead) return false;
+        if (at.length == kAnyLength) return true;
+        if (json.accepts(at.string)) return at.length >= min;
+        if (!is_between(at.string)) return max < 0 || at.length < max;
+        if (!is_first && max >= 0 && at.length == max) return false;
+        if (!is_first && (max >= 0 || at.length < min)) ++at.length;
+        if (is_free(at)) at.length = kAnyLength;
+        return true;
+      },
+      [&](const State& at) { return strings.accepts(at.text) && json.accepts(at.string); }, budget);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_GRAMMAR_BODIES
