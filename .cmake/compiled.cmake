@@ -152,7 +152,7 @@ add_library(nanovllm::prebuilt ALIAS nanovllm)  # deprecated: its old name
 target_compile_definitions(nanovllm PUBLIC NANOVLLM_SEPARATE)
 nanovllm_define_list(nanovllm NANOVLLM_SHAPES "${_nanovllm_shapes}")
 nanovllm_define_list(nanovllm NANOVLLM_POLICIES "${_nanovllm_policies}")
-target_compile_definitions(nanovllm INTERFACE NANOVLLM_LIBRARY)  # which lacks api/grammar/ and serve/
+target_compile_definitions(nanovllm INTERFACE NANOVLLM_LIBRARY)  # which lacks api/grammar/ and api/serve/
 
 # nanovllm_part(NAME LIBRARY FOLDER BELOW FOLDER...): nanovllm::NAME, the bodies of a folder and what
 # LIBRARY has.
@@ -166,7 +166,7 @@ function(nanovllm_part name library)
 endfunction()
 nanovllm_part(grammar nanovllm api/grammar BELOW ${_nanovllm_files} text ops model sampling
   ${_nanovllm_wings_of_models})
-nanovllm_part(serve nanovllm_grammar serve BELOW ${_nanovllm_below_engine} api/grammar engine
+nanovllm_part(serve nanovllm_grammar api/serve BELOW ${_nanovllm_below_engine} api/grammar engine
   ${_nanovllm_wings_of_engines})
 
 # A consumer has enabled the CUDA language, or there is nothing to compile with. Mixtures of experts need

@@ -1,6 +1,6 @@
 // Answers one request of the OpenAI API, without HTTP; `openai_request --help`.
+#include <nanovllm/api/serve/service.hpp>
 #include <nanovllm/engine.hpp>
-#include <nanovllm/serve/service.hpp>
 
 #include <cstdio>
 #include <string>

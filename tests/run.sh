@@ -17,7 +17,7 @@
 #   NANOVLLM_TEST_PRESETS  which presets of CMakePresets.json; "cpu", or with --all "cpu cpu-fuzz
 #                          cpu-tsan cpu-asan", unless set
 #   NANOVLLM_TEST_REGEX    only the CTest entries that match; all unless set
-#   NANOVLLM_CLIENT_PYTHON a Python with the packages of tests/serve/clients/requirements.txt; made in
+#   NANOVLLM_CLIENT_PYTHON a Python with the packages of tests/api/serve/clients/requirements.txt; made in
 #                          build/venv by pip unless set, or 'none'
 #   NANOVLLM_TEST_MINUTES  presets that would begin later than this are named and count as skipped; no
 #                          limit unless set
@@ -156,7 +156,7 @@ fi
 # Clients of the server. Wheels alone: what needs a compiler to install is no client of ours.
 client_python=
 if [[ " $presets " == *" cpu "* ]]; then
-  client_python=$(find_client_python "$PWD/build/venv" "$PWD/tests/serve/clients/requirements.txt") ||
+  client_python=$(find_client_python "$PWD/build/venv" "$PWD/tests/api/serve/clients/requirements.txt") ||
     echo "skipped: programs/clients_*, pip cannot install them"
 fi
 

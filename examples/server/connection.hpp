@@ -7,10 +7,10 @@
 /// also while the engine computes: that is how a client that leaves is noticed at once, and what
 /// has come of the next request waits in `inbox_`.
 
-#include <nanovllm/serve/exchange.hpp>
-#include <nanovllm/serve/http.hpp>
-#include <nanovllm/serve/metrics.hpp>
-#include <nanovllm/serve/whole_exchange.hpp>
+#include <nanovllm/api/serve/exchange.hpp>
+#include <nanovllm/api/serve/http.hpp>
+#include <nanovllm/api/serve/metrics.hpp>
+#include <nanovllm/api/serve/whole_exchange.hpp>
 
 #include <algorithm>
 #include <array>

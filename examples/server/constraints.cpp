@@ -1,9 +1,9 @@
 #include "constraints.hpp"
 
 #include <nanovllm/api/grammar/bytes/grammar_vocabulary.hpp>
+#include <nanovllm/api/serve/constraint/cached_constraint_compiler.hpp>
+#include <nanovllm/api/serve/constraint/constraint_compiler.hpp>
 #include <nanovllm/engine/request/frontend.hpp>
-#include <nanovllm/serve/constraint/cached_constraint_compiler.hpp>
-#include <nanovllm/serve/constraint/constraint_compiler.hpp>
 
 namespace nanovllm::examples {
 

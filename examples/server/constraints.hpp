@@ -1,8 +1,8 @@
 #pragma once
 /// What `serve` holds answers to a form with.
 
+#include <nanovllm/api/serve/constraint/output_constraint.hpp>
 #include <nanovllm/engine/any_engine.hpp>
-#include <nanovllm/serve/constraint/output_constraint.hpp>
 
 #include <cstddef>
 #include <memory>

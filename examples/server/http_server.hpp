@@ -2,9 +2,9 @@
 /// An HTTP/1.1 server in front of a handler of requests; http_server.cpp has it on Boost.Beast and
 /// Asio.
 
-#include <nanovllm/serve/exchange.hpp>
-#include <nanovllm/serve/http.hpp>
-#include <nanovllm/serve/service_load.hpp>
+#include <nanovllm/api/serve/exchange.hpp>
+#include <nanovllm/api/serve/http.hpp>
+#include <nanovllm/api/serve/service_load.hpp>
 
 #include <chrono>
 #include <cstddef>

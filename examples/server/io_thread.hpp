@@ -1,7 +1,7 @@
 #pragma once
 /// What connections share: the state of their server, and the io threads that they live on.
 
-#include <nanovllm/serve/metrics.hpp>
+#include <nanovllm/api/serve/metrics.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -7,14 +7,14 @@
 #   programs/clients_openapi                     Schemathesis, by what /openapi.json says
 #   programs/clients_soak                        ten seconds of soak.py, which knows more
 #   programs/deploy_files                        what linters say of docs/deploy/
-# NANOVLLM_CLIENT_PYTHON is a Python with serve/clients/requirements.txt; tests/run.sh makes one.
+# NANOVLLM_CLIENT_PYTHON is a Python with api/serve/clients/requirements.txt; tests/run.sh makes one.
 if(NOT NANOVLLM_TEST_PACKAGING)
   return()
 endif()
 
-set(NANOVLLM_CLIENT_PYTHON "" CACHE FILEPATH "A Python with the packages of tests/serve/clients")
+set(NANOVLLM_CLIENT_PYTHON "" CACHE FILEPATH "A Python with the packages of tests/api/serve/clients")
 mark_as_advanced(NANOVLLM_CLIENT_PYTHON)
-set(clients_folder "${CMAKE_CURRENT_SOURCE_DIR}/serve/clients")
+set(clients_folder "${CMAKE_CURRENT_SOURCE_DIR}/api/serve/clients")
 
 # nanovllm_client_test(NAME PYTHON SCRIPT [ARGUMENT...])
 function(nanovllm_client_test name python script)

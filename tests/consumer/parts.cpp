@@ -2,8 +2,8 @@
 // links nothing else compiles them, and one that links nanovllm::serve does not.
 #include <nanovllm/api/grammar/bytes/grammar_vocabulary.hpp>
 #include <nanovllm/api/grammar/regex/regex_source.hpp>
+#include <nanovllm/api/serve/service.hpp>
 #include <nanovllm/engine.hpp>
-#include <nanovllm/serve/service.hpp>
 
 #include <cstdio>
 #include <memory>

@@ -8,14 +8,14 @@
 #include <limits>
 #include <string_view>
 
+#include "api/serve/request/param_path.hpp"
+#include "nanovllm/api/serve/request/api_error.hpp"
+#include "nanovllm/api/serve/request/chat_request.hpp"
+#include "nanovllm/api/serve/request/completion_request.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
+#include "nanovllm/api/serve/request/tokenize_request.hpp"
 #include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/chat/jinja_programs.hpp"
-#include "nanovllm/serve/request/api_error.hpp"
-#include "nanovllm/serve/request/chat_request.hpp"
-#include "nanovllm/serve/request/completion_request.hpp"
-#include "nanovllm/serve/request/request_fields.hpp"
-#include "nanovllm/serve/request/tokenize_request.hpp"
-#include "serve/request/param_path.hpp"
 
 namespace nv = nanovllm;
 

@@ -3,7 +3,7 @@
 # and line number, and exits with 1 if there is any.
 #
 #   who includes whom   the arrows of docs/architecture.md; 'allowed' below is the whole table, and
-#                       'allowed_in_module' that of the folders of engine/, api/grammar/, serve/, chat/,
+#                       'allowed_in_module' that of the folders of engine/, api/grammar/, api/serve/, chat/,
 #                       kv/, sched/, model/, cuda/linear/ and cuda/hopper/linear/
 #   storeys             the house includes neither with/ nor api/, but for the arrows that
 #                       tests/headers/house_arrows.txt lists, each of which is needed. A wing sees
@@ -198,9 +198,9 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["io/"] = "core/ io/"
     allowed["text/"] = "core/ io/ text/"
     allowed["chat/"] = "core/ io/ chat/"
-    allowed["serve/"] = "core/ io/ text/ chat/ sampling/ engine/ api/grammar/ serve/ version.hpp"
-    allowed["serve/"] = allowed["serve/"] " api/chat/ with/pooling/ with/sessions/"
-    allowed["c/"] = allowed["serve/"] " c/ kv/kv_config.hpp c/nanovllm.h"
+    allowed["api/serve/"] = "core/ io/ text/ chat/ sampling/ engine/ api/grammar/ api/serve/ version.hpp"
+    allowed["api/serve/"] = allowed["api/serve/"] " api/chat/ with/pooling/ with/sessions/"
+    allowed["c/"] = allowed["api/serve/"] " c/ kv/kv_config.hpp c/nanovllm.h"
     allowed["api/chat/"] = "core/ io/ chat/ api/chat/"
     allowed["api/grammar/"] = "core/ io/ text/ api/grammar/ sampling/choice_source.hpp sampling/token_mask_source.hpp"
     allowed["engine/"] = "core/ ops/ kv/ sched/ sampling/ model/ parallel/ io/ text/ chat/ engine/ fwd.hpp version.hpp"
@@ -317,13 +317,13 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["api/grammar/json/"] = "api/grammar/bytes/ api/grammar/regex/ api/grammar/ebnf/"
     allowed_in_module["api/grammar/source/"] = "api/grammar/bytes/ api/grammar/regex/"
 
-    serve_tops = "serve/effort.hpp serve/exchange.hpp serve/service_config.hpp serve/service_load.hpp " \
-        "serve/engine_exchange.hpp serve/admission.hpp"
-    allowed_in_module["serve/"] = "all"
-    allowed_in_module["serve/constraint/"] = ""
-    allowed_in_module["serve/request/"] = "serve/constraint/"
-    allowed_in_module["serve/pooling/"] = "serve/request/ serve/reply/ " serve_tops
-    allowed_in_module["serve/reply/"] = "serve/request/ serve/constraint/ " serve_tops
+    serve_tops = "api/serve/effort.hpp api/serve/exchange.hpp api/serve/service_config.hpp api/serve/service_load.hpp " \
+        "api/serve/engine_exchange.hpp api/serve/admission.hpp"
+    allowed_in_module["api/serve/"] = "all"
+    allowed_in_module["api/serve/constraint/"] = ""
+    allowed_in_module["api/serve/request/"] = "api/serve/constraint/"
+    allowed_in_module["api/serve/pooling/"] = "api/serve/request/ api/serve/reply/ " serve_tops
+    allowed_in_module["api/serve/reply/"] = "api/serve/request/ api/serve/constraint/ " serve_tops
 
     allowed_in_module["chat/"] = "all"
     allowed_in_module["chat/jinja/"] = "chat/python_text.hpp"

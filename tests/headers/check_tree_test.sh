@@ -15,7 +15,7 @@ fresh_tree() {
   for path in core/a core/b ops/op cpu/op kv/pool sched/plan model/config model/weights \
               model/qwen3/qwen3 io/safetensors io/file text/tokenizer api/grammar/regex \
               sampling/params parallel/single engine/core engine/runner/runner engine/step/step_inputs \
-              api/grammar/bytes/byte_dfa api/grammar/json/writer serve/request/chat serve/reply/chat \
+              api/grammar/bytes/byte_dfa api/grammar/json/writer api/serve/request/chat api/serve/reply/chat \
               kv/prefix/trie sched/scheduler sched/policy/priority policy engine; do
     mkdir -p "$(dirname "$scratch/nanovllm/$path")"
     printf '#pragma once\n\n' > "$scratch/nanovllm/$path.hpp"
@@ -30,7 +30,7 @@ fresh_tree() {
   include engine/core.hpp nanovllm/engine/runner/runner.hpp
   include engine/runner/runner.hpp nanovllm/engine/step/step_inputs.hpp
   include api/grammar/json/writer.hpp nanovllm/api/grammar/bytes/byte_dfa.hpp
-  include serve/reply/chat.hpp nanovllm/serve/request/chat.hpp
+  include api/serve/reply/chat.hpp nanovllm/api/serve/request/chat.hpp
   include sched/scheduler.hpp nanovllm/sched/policy/priority.hpp
   include cuda/linear/linear.cuh nanovllm/cuda/linear/blas/blas.cuh
   include cuda/hopper/linear/mid_m/kernel.cuh nanovllm/cuda/tile/vec.cuh
@@ -250,8 +250,8 @@ expect "engine/runner/ may not include" "the runner sees the core" \
   include engine/runner/runner.hpp nanovllm/engine/core.hpp
 expect "api/grammar/bytes/ may not include" "bytes see JSON Schema" \
   include api/grammar/bytes/byte_dfa.hpp nanovllm/api/grammar/json/writer.hpp
-expect "serve/request/ may not include" "requests see replies" \
-  include serve/request/chat.hpp nanovllm/serve/reply/chat.hpp
+expect "api/serve/request/ may not include" "requests see replies" \
+  include api/serve/request/chat.hpp nanovllm/api/serve/reply/chat.hpp
 expect "kv/prefix/ may not include" "prefix caches see the block manager" \
   include kv/prefix/trie.hpp nanovllm/kv/pool.hpp
 expect "sched/policy/ may not include" "a policy sees the scheduler" \

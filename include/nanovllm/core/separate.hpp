@@ -27,8 +27,9 @@
 #endif
 #endif
 
-// The same for headers of api/grammar/ and serve/. nanovllm::nanovllm has no bodies of theirs, but
-// nanovllm::grammar and nanovllm::serve have: a program that links neither compiles what it uses.
+// The same for headers of api/grammar/ and api/serve/. nanovllm::nanovllm has no bodies of theirs,
+// but nanovllm::grammar and nanovllm::serve have: a program that links neither compiles what it
+// uses.
 #if defined(NANOVLLM_LIBRARY) && !defined(NANOVLLM_GRAMMAR) && !defined(__CUDA_ARCH__)
 #define NANOVLLM_GRAMMAR_INLINE inline
 #define NANOVLLM_GRAMMAR_BODIES 1

@@ -5,8 +5,8 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/api/serve/health_report.hpp"
 #include "nanovllm/engine/any_engine.hpp"
-#include "nanovllm/serve/health_report.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

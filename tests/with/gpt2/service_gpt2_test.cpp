@@ -8,16 +8,16 @@
 #include <thread>
 #include <vector>
 
+#include "api/serve/replies.hpp"
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "engine/parity/parity.hpp"
+#include "nanovllm/api/serve/service.hpp"
 #include "nanovllm/io/json.hpp"
-#include "nanovllm/serve/service.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 #include "nanovllm/with/any/all_models.hpp"
 #include "nanovllm/with/any/make_engine.hpp"
 #include "nanovllm/with/gpt2/gpt2.hpp"
-#include "serve/replies.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

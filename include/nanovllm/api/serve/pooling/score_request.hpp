@@ -1,0 +1,136 @@
+#pragma once
+/// The bodies of /score and /rerank, as vLLM, Jina and Cohere have them. The rules for fields are
+/// those of chat_request.hpp.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/api/serve/request/prompt_truncation.hpp"
+#include "nanovllm/core/separate.hpp"
+#include "nanovllm/io/json.hpp"
+
+namespace nanovllm::serve {
+
+/// A request to score documents. Document i answers query i, or the only one.
+struct ScoreRequest {
+  std::string model{};  ///< empty where the request names none
+  std::vector<std::string> queries{}, documents{};
+  std::string documents_field{};                 ///< the field that has them
+  std::optional<std::string> instruction{};      ///< unset: the service's
+  std::optional<PromptTruncation> truncation{};  ///< unset: what is too long is refused
+  std::string cache_salt{};                      ///< as Prompt has it
+  std::int32_t priority = 0;                     ///< as SamplingParams has it
+
+  // Of a reranking, whose reply is sorted:
+  std::optional<std::size_t> top_n{};               ///< as many of the best; unset: all
+  bool return_documents = true;                     ///< their texts, too
+  std::optional<std::size_t> max_tokens_per_doc{};  ///< of a longer document the end is cut off
+
+  /// `text_1` and `text_2`, or `queries` and `documents`: texts or lists of texts, one with many,
+  /// or two lists of one length. Throws RequestError.
+  [[nodiscard]] static ScoreRequest parse_score(const Json& body);
+
+  /// `query`, a text, and `documents`, texts or objects with a `text`. Throws RequestError.
+  [[nodiscard]] static ScoreRequest parse_rerank(const Json& body);
+
+  [[nodiscard]] const std::string& query_of(std::size_t document) const {
+    return queries[queries.size() == 1 ? 0 : document];
+  }
+
+  /// Of all prompts together, each of which has its query.
+  [[nodiscard]] std::size_t num_text_bytes() const {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < documents.size(); ++i)
+      count += documents[i].size() + query_of(i).size() + instruction.value_or("").size();
+    return count;
+  }
+};
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_SERVE_BODIES
+
+#include <limits>
+
+#include "nanovllm/api/serve/pooling/embedding_request.hpp"
+#include "nanovllm/api/serve/request/cache_salt_field.hpp"
+#include "nanovllm/api/serve/request/priority_field.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
+#include "nanovllm/api/serve/request/unserved_fields.hpp"
+
+namespace nanovllm::serve {
+
+namespace detail {
+
+/// A text, or a list of texts; where `has_objects`, also {"text": a text}.
+NANOVLLM_SERVE_INLINE std::vector<std::string> read_texts(const RequestFields& body,
+                                                          const std::string& key,
+                                                          bool has_objects) {
+  const Json& value = body.required(key);
+  if (value.is_string()) return {value.string()};
+  if (!value.is_array()) wrong_field(key, "a string or a list of strings", value);
+  if (value.empty()) refuse_field(key, "must not be empty");
+  if (value.size() > kMaxPooledInputs)
+    refuse_field(key, concat("must have at most ", kMaxPooledInputs, " texts, got ", value.size()));
+  std::vector<std::string> texts;
+  for (const Json& element : value) {
+    const std::string path = element_path(key, texts.size());
+    const bool is_object = has_objects && element.is_object();
+    texts.push_back(is_object
+                        ? string_at(RequestFields(element, path).required("text"), path + ".text")
+                        : string_at(element, path));
+  }
+  return texts;
+}
+
+NANOVLLM_SERVE_INLINE void read_common_fields(const RequestFields& body, ScoreRequest& request) {
+  request.model = body.string("model").value_or("");
+  refuse_unserved(body, kUnservedOfPrompts);
+  refuse_unserved(body, kUnservedOfScores);
+  request.instruction = body.string("instruction");
+  request.truncation = parse_truncation(body);
+  request.cache_salt = parse_cache_salt(body);
+  request.priority = parse_priority(body);
+}
+
+}  // namespace detail
+
+NANOVLLM_SERVE_INLINE ScoreRequest ScoreRequest::parse_score(const Json& json) {
+  const RequestFields body(json);
+  ScoreRequest request;
+  detail::read_common_fields(body, request);
+  const bool is_named = body.has("queries") || body.has("documents");
+  request.documents_field = is_named ? "documents" : "text_2";
+  request.queries = detail::read_texts(body, is_named ? "queries" : "text_1", false);
+  request.documents = detail::read_texts(body, request.documents_field, false);
+  const std::size_t count = request.queries.size();
+  if (request.documents.size() == 1) request.documents.resize(count, request.documents[0]);
+  if (count != 1 && count != request.documents.size())
+    refuse_field(request.documents_field,
+                 concat("must have one text or ", count, ", as many as there are queries, got ",
+                        request.documents.size()));
+  return request;
+}
+
+NANOVLLM_SERVE_INLINE ScoreRequest ScoreRequest::parse_rerank(const Json& json) {
+  const RequestFields body(json);
+  ScoreRequest request;
+  detail::read_common_fields(body, request);
+  request.documents_field = "documents";
+  request.queries = {string_at(body.required("query"), "query")};
+  request.documents = detail::read_texts(body, "documents", true);
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto top_n = body.integer("top_n", 0, kMost);
+  if (top_n.value_or(0) > 0) request.top_n = static_cast<std::size_t>(*top_n);  // vLLM's 0 is all
+  request.return_documents = body.flag("return_documents", true);
+  const auto most = body.integer("max_tokens_per_doc", 0, kMost);
+  if (most.value_or(0) > 0) request.max_tokens_per_doc = static_cast<std::size_t>(*most);
+  return request;
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_SERVE_BODIES

@@ -1,0 +1,199 @@
+#pragma once
+/// Replies of /v1/completions: objects `text_completion`.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/api/serve/reply/logprobs.hpp"
+#include "nanovllm/api/serve/reply/reply_writer.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/separate.hpp"
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/text/tokenizer.hpp"
+
+namespace nanovllm::serve {
+
+/// Writes texts as they are. Choice i of prompt p has the index p · n + i.
+class CompletionReply final : public ReplyWriter {
+ public:
+  struct Setup {
+    ReplySetup common{};  ///< `num_choices` are those of all prompts
+    std::size_t num_prompts = 1;
+    bool logprobs = false;
+    std::vector<std::string> echo{};  ///< texts of the prompts, to be repeated; empty: no echo
+    std::vector<std::vector<TokenId>> prompt_token_ids{};  ///< of the same, if needed
+  };
+
+  explicit CompletionReply(Setup setup);
+
+  void append_chunks(std::string& out, std::size_t index, const ChoiceUpdate& update,
+                     const Usage& usage) override;
+  void begin_prompt(std::size_t prompt, PromptLogprobs&& logprobs) override;
+  bool append_prompt(std::string& out, std::size_t index, const Usage& usage) override;
+  void append_end(std::string& out, const Usage& usage) override;
+  [[nodiscard]] std::string whole(const OutputUpdate& update, const Usage& usage) override;
+  [[nodiscard]] std::string_view finish_reason() const override {
+    return choices_.front().finish_reason;
+  }
+
+ private:
+  struct Choice {
+    bool has_begun = false;
+    std::size_t num_prompt_tokens = 0;  ///< whose log-probabilities are in chunks
+    std::int64_t offset = 0;  ///< in characters, of the next token that has log-probabilities
+    std::size_t text_size = 0;
+    std::vector<TokenId> token_ids{};  ///< if stop_reason needs them
+    Json new_token_ids = Json::array();
+    std::string finish_reason{};
+  };
+
+  void add_tokens(Choice& choice, const ChoiceUpdate& update) const;
+
+  /// Log-probabilities of the prompt, tokens [begin, end), for an echo; none if begin == end.
+  struct PromptPart {
+    const PromptLogprobs* logprobs = nullptr;
+    std::size_t begin = 0, end = 0;
+  };
+
+  /// One element of `choices`.
+  [[nodiscard]] Json choice_json(std::size_t index, const ChoiceUpdate& update,
+                                 const PromptPart& prompt);
+  [[nodiscard]] Json logprobs_json(std::size_t index, const ChoiceUpdate& update,
+                                   const PromptPart& prompt);
+  [[nodiscard]] std::size_t prompt_of(std::size_t index) const;
+
+  const Setup setup_;
+  const ChunkFrame chunks_;
+  std::vector<Choice> choices_;
+  std::vector<PromptLogprobs> prompts_;  ///< of a stream that begins with them
+};
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_SERVE_BODIES
+
+#include <algorithm>
+#include <utility>
+
+#include "nanovllm/core/finish_reason.hpp"
+
+namespace nanovllm::serve {
+
+NANOVLLM_SERVE_INLINE CompletionReply::CompletionReply(Setup setup)
+    : setup_(std::move(setup)),
+      chunks_(setup_.common.frame, setup_.common.continuous_usage_stats),
+      choices_(setup_.common.num_choices),
+      prompts_(setup_.num_prompts) {}
+
+NANOVLLM_SERVE_INLINE std::size_t CompletionReply::prompt_of(std::size_t index) const {
+  return index / (setup_.common.num_choices / setup_.num_prompts);
+}
+
+NANOVLLM_SERVE_INLINE Json CompletionReply::logprobs_json(std::size_t index,
+                                                          const ChoiceUpdate& update,
+                                                          const PromptPart& prompt) {
+  if (!setup_.logprobs || (prompt.begin == prompt.end && update.logprobs.empty())) return nullptr;
+  const Tokenizer& tokenizer = *setup_.common.tokenizer;
+  Choice& choice = choices_[index];
+  CompletionLogprobs out(choice.offset, setup_.common.token_names);
+  for (std::size_t i = prompt.begin; i < prompt.end; ++i) {
+    if (i < prompt.logprobs->size() && (*prompt.logprobs)[i]) {
+      out.add(tokenizer, *(*prompt.logprobs)[i]);
+    } else {
+      out.add_first(tokenizer, setup_.prompt_token_ids[prompt_of(index)][i]);
+    }
+  }
+  for (const TokenLogprobs& token : update.logprobs) out.add(tokenizer, token);
+  choice.offset = out.offset();
+  return out.to_json();
+}
+
+NANOVLLM_SERVE_INLINE void CompletionReply::add_tokens(Choice& choice,
+                                                       const ChoiceUpdate& update) const {
+  choice.text_size += update.text.size();
+  choice.token_ids.insert(choice.token_ids.end(), update.token_ids.begin(), update.token_ids.end());
+  if (!setup_.common.return_token_ids) return;
+  for (const TokenId token : update.token_ids) choice.new_token_ids.push_back(token);
+}
+
+NANOVLLM_SERVE_INLINE Json CompletionReply::choice_json(std::size_t index,
+                                                        const ChoiceUpdate& update,
+                                                        const PromptPart& prompt) {
+  Choice& choice = choices_[index];
+  const bool is_first = !std::exchange(choice.has_begun, true);
+  std::string text = is_first && !setup_.echo.empty() ? setup_.echo[prompt_of(index)] : "";
+  text += update.text;
+  Json out = Json::object({{"index", index},
+                           {"text", std::move(text)},
+                           {"logprobs", logprobs_json(index, update, prompt)},
+                           {"finish_reason", nullptr},
+                           {"stop_reason", nullptr}});
+  if (setup_.common.return_token_ids) {
+    if (is_first) out["prompt_token_ids"] = Json(setup_.prompt_token_ids[prompt_of(index)]);
+    out["token_ids"] = std::exchange(choice.new_token_ids, Json::array());
+  }
+  if (!is_ended_by_itself(update.finish_reason)) return out;
+  choice.finish_reason = name(update.finish_reason);
+  out["finish_reason"] = choice.finish_reason;
+  if (update.finish_reason == FinishReason::stop) {
+    out["stop_reason"] = setup_.common.stop_rules.reason(setup_.common.tokenizer, choice.token_ids,
+                                                         choice.text_size);
+  }
+  return out;
+}
+
+NANOVLLM_SERVE_INLINE void CompletionReply::append_chunks(std::string& out, std::size_t index,
+                                                          const ChoiceUpdate& update,
+                                                          const Usage& usage) {
+  add_tokens(choices_[index], update);
+  if (update.text.empty() && update.logprobs.empty() && !is_ended_by_itself(update.finish_reason))
+    return;
+  chunks_.append(out, choice_json(index, update, {}), usage);
+}
+
+NANOVLLM_SERVE_INLINE void CompletionReply::begin_prompt(std::size_t prompt,
+                                                         PromptLogprobs&& logprobs) {
+  prompts_[prompt] = std::move(logprobs);
+}
+
+NANOVLLM_SERVE_INLINE bool CompletionReply::append_prompt(std::string& out, std::size_t index,
+                                                          const Usage& usage) {
+  constexpr std::size_t kTokensInChunk = 32;
+  Choice& choice = choices_[index];
+  PromptPart part{.logprobs = &prompts_[prompt_of(index)], .begin = choice.num_prompt_tokens};
+  part.end = std::min(part.begin + kTokensInChunk, part.logprobs->size());
+  if (part.begin == part.end) return false;
+  choice.num_prompt_tokens = part.end;
+  chunks_.append(out, choice_json(index, {}, part), usage);
+  return true;
+}
+
+NANOVLLM_SERVE_INLINE void CompletionReply::append_end(std::string& out, const Usage& usage) {
+  if (setup_.common.include_usage) chunks_.append_usage(out, usage);
+}
+
+NANOVLLM_SERVE_INLINE std::string CompletionReply::whole(const OutputUpdate& update,
+                                                         const Usage& usage) {
+  WholeFrame reply(setup_.common.frame);
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    if (update.choices[i].finish_reason == FinishReason::error) continue;  // a beam without a text
+    const PromptLogprobs& prompt = update.prompt_logprobs[prompt_of(i)];
+    const bool has_prompt = setup_.logprobs && !setup_.echo.empty();
+    add_tokens(choices_[i], update.choices[i]);
+    PromptPart echoed{.logprobs = &prompt};
+    if (has_prompt) echoed.end = setup_.prompt_token_ids[prompt_of(i)].size();
+    Json choice = choice_json(i, update.choices[i], echoed);
+    if (setup_.common.return_prompt_logprobs)
+      choice["prompt_logprobs"] = prompt_logprobs_json(*setup_.common.tokenizer, prompt);
+    reply.add_choice(choice);
+  }
+  return reply.end(Json::object({{"usage", usage.to_json()}}));
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_SERVE_BODIES

@@ -1,0 +1,285 @@
+#pragma once
+/// Starts requests for text: from a body to an exchange that the engine works on.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/api/serve/constraint/output_constraint.hpp"
+#include "nanovllm/api/serve/effort.hpp"
+#include "nanovllm/api/serve/engine_exchange.hpp"
+#include "nanovllm/api/serve/exchange.hpp"
+#include "nanovllm/api/serve/reply/reply_ids.hpp"
+#include "nanovllm/api/serve/reply/reply_writer.hpp"
+#include "nanovllm/api/serve/service_config.hpp"
+#include "nanovllm/api/serve/service_load.hpp"
+#include "nanovllm/core/separate.hpp"
+#include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
+
+namespace nanovllm::serve {
+
+/// Starts chats and completions. Thread-safe. Engine and config must outlive it.
+class Generation {
+ public:
+  Generation(AnyEngine& engine, const ServiceConfig& config, std::shared_ptr<ServiceLoad> load)
+      : engine_(engine), config_(config), load_(std::move(load)) {}
+
+  /// Parses a body, encodes its text, compiles its constraint and submits it. Null if that takes
+  /// longer than `effort` allows. Throws ApiError for a request that cannot be served, and whatever
+  /// the engine throws.
+  [[nodiscard]] std::shared_ptr<Exchange> chat(std::string_view body, const Effort& effort = {});
+  [[nodiscard]] std::shared_ptr<Exchange> complete(std::string_view body,
+                                                   const Effort& effort = {});
+
+  /// The model's name for the reply to a request that asks for `asked`, which may be empty. Throws
+  /// ApiError (404) for a model that is not served.
+  [[nodiscard]] const std::string& model_name(const std::string& asked) const;
+
+  /// The beginning of a reply to such a request, with an id that begins with `prefix`.
+  [[nodiscard]] ReplyFrame reply_frame(const std::string& asked, const char* prefix,
+                                       const char* object) {
+    return {.id = ids_->next(prefix),
+            .object = object,
+            .model = model_name(asked),
+            .created = unix_seconds()};
+  }
+
+  /// Throws ApiError 503 while draining, 429 if the queue is full, counting the requests that are
+  /// being prepared.
+  void check_queue() const;
+  /// Reserves room for sequences. Throws ApiError 503 while draining, 429 if the queue is full.
+  [[nodiscard]] LoadShare admit(std::int64_t num_sequences) const;
+
+  /// From now on requests are refused with status 503.
+  void drain() noexcept { is_draining_ = true; }
+  [[nodiscard]] bool is_draining() const noexcept { return is_draining_; }
+
+ private:
+  [[nodiscard]] std::int64_t max_sequences() const {
+    return std::int64_t{config_.max_num_seqs} + config_.max_queue;
+  }
+  [[noreturn]] void refuse_queue() const;
+  /// Whether `constrain` would compile.
+  [[nodiscard]] bool compiles(const OutputConstraint& constraint) const {
+    return config_.constraints != nullptr && !config_.constraints->is_known(constraint);
+  }
+  /// Compiles `constraint`, which came in the field `field`. Throws ApiError (400) if it cannot.
+  void constrain(SamplingParams& params, const OutputConstraint& constraint,
+                 const std::string& field, const Effort& effort) const;
+  /// Submits a request for each of `prompts`. Errors name the fields of the request.
+  template <class Request>
+  [[nodiscard]] std::shared_ptr<Exchange> submit(const Request& request,
+                                                 EngineExchange::Setup setup,
+                                                 const std::vector<std::vector<TokenId>>& prompts,
+                                                 std::unique_ptr<ReplyWriter> writer,
+                                                 LoadShare& share);
+  template <class Request>
+  [[nodiscard]] ReplySetup reply_setup(const Request& request, const char* id, const char* object);
+
+  AnyEngine& engine_;
+  const ServiceConfig& config_;
+  const std::shared_ptr<ServiceLoad> load_;
+  const std::shared_ptr<ReplyIds> ids_ = std::make_shared<ReplyIds>();
+  std::atomic<bool> is_draining_{false};
+};
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_SERVE_BODIES
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "nanovllm/api/serve/admission.hpp"
+#include "nanovllm/api/serve/reply/chat_reply.hpp"
+#include "nanovllm/api/serve/reply/completion_reply.hpp"
+#include "nanovllm/api/serve/request/api_error.hpp"
+#include "nanovllm/api/serve/request/chat_request.hpp"
+#include "nanovllm/api/serve/request/completion_request.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
+
+namespace nanovllm::serve {
+
+NANOVLLM_SERVE_INLINE const std::string& Generation::model_name(const std::string& asked) const {
+  if (asked.empty()) return config_.model_names.front();
+  const auto found = std::find(config_.model_names.begin(), config_.model_names.end(), asked);
+  if (found == config_.model_names.end()) throw ApiError::model_not_found(asked);
+  return *found;
+}
+
+NANOVLLM_SERVE_INLINE void Generation::refuse_queue() const {
+  throw ApiError(429, concat("the queue is full: ", max_sequences(),
+                             " sequences are under way or waiting; try again later"));
+}
+
+NANOVLLM_SERVE_INLINE void Generation::check_queue() const {
+  if (is_draining_) throw ApiError(503, "the server is shutting down");
+  if (load_->num_unfinished + load_->counters.num_preparing >= max_sequences()) refuse_queue();
+}
+
+NANOVLLM_SERVE_INLINE LoadShare Generation::admit(std::int64_t num_sequences) const {
+  if (is_draining_) throw ApiError(503, "the server is shutting down");
+  auto share = LoadShare::take(load_, num_sequences, max_sequences());
+  if (!share) refuse_queue();
+  return std::move(*share);
+}
+
+NANOVLLM_SERVE_INLINE void Generation::constrain(SamplingParams& params,
+                                                 const OutputConstraint& constraint,
+                                                 const std::string& field,
+                                                 const Effort& effort) const {
+  if (constraint.kind == OutputConstraint::Kind::none) return;
+  if (!config_.constraints)
+    throw ApiError(400, field + ": this server holds answers to no form", field);
+  using Kind = OutputConstraint::Kind;
+  const bool has_calls = constraint.kind == Kind::tool_calls ||
+                         constraint.kind == Kind::free_tool_calls || constraint.or_tool_calls;
+  if (has_calls && config_.tool_call_format == ToolCallFormat::none)
+    throw ApiError(400, field + ": this server reads no tool calls", field);
+  try {
+    params.token_masks = config_.constraints->compile(constraint, effort.stop);
+  } catch (const ApiError&) {
+    throw;
+  } catch (const RequestError& error) {
+    throw ApiError(400, concat(field, ": ", error.what()), field);
+  }
+}
+
+template <class Request>
+ReplySetup Generation::reply_setup(const Request& request, const char* id, const char* object) {
+  return {.frame = reply_frame(request.model, id, object),
+          .tokenizer = engine_.text().tokenizer,
+          .num_choices = static_cast<std::size_t>(request.sampling.n),
+          .stop_rules = StopRules::of(request.sampling, engine_.eos_token_ids()),
+          .include_usage = request.include_usage,
+          .continuous_usage_stats = request.continuous_usage_stats,
+          .return_token_ids = request.return_token_ids,
+          .token_names = request.return_tokens_as_token_ids ? TokenNames::ids : TokenNames::texts,
+          .return_prompt_logprobs = request.sampling.prompt_logprobs.has_value()};
+}
+
+template <class Request>
+std::shared_ptr<Exchange> Generation::submit(const Request& request, EngineExchange::Setup setup,
+                                             const std::vector<std::vector<TokenId>>& prompts,
+                                             std::unique_ptr<ReplyWriter> writer,
+                                             LoadShare& share) {
+  const SamplingParams& params = request.sampling;
+  if (params.token_masks) setup.rules.push_back(request.constraint_field);
+  if (!params.allowed_token_ids.empty()) setup.rules.emplace_back("allowed_token_ids");
+  if (!params.bad_words.empty()) setup.rules.emplace_back("bad_words");
+  if (params.min_tokens > 0) setup.rules.emplace_back("min_tokens");
+  try {
+    return std::make_shared<EngineExchange>(engine_, setup, prompts, params, std::move(writer),
+                                            share);
+  } catch (const ApiError&) {
+    throw;
+  } catch (const RequestError& error) {
+    std::string message = in_own_name(error.what(), "token_masks", request.constraint_field);
+    if constexpr (requires { request.beam_field; })
+      message = in_own_name(std::move(message), "beam_width", request.beam_field);
+    throw ApiError(400, message);
+  }
+}
+
+NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body,
+                                                                 const Effort& effort) {
+  auto request = ChatCompletionRequest::parse(parse_request_body(body));
+  const char* object = request.stream ? "chat.completion.chunk" : "chat.completion";
+  ChatReply::Setup reply{.common = reply_setup(request, "chatcmpl-", object),
+                         .logprobs = request.logprobs,
+                         .top_logprobs = request.top_logprobs,
+                         .ids = ids_};
+  request.constraint.tool_call_format = config_.tool_call_format;
+  if (const auto& chat_template = engine_.text().chat_template)
+    request.constraint.after_reasoning =
+        expects_thought(*chat_template, request.options) || continues_thought(engine_, request);
+  if (effort.is_short && compiles(request.constraint)) return nullptr;
+  SamplingParams& params = request.sampling;
+  LoadShare share = admit(num_samples(params));
+  reply.parser = answer_format(engine_, request, config_.tool_call_format, config_.parse_reasoning);
+  // Without a parser of thoughts, they are content.
+  reply.parser.only_calls = request.constraint.kind == OutputConstraint::Kind::tool_calls &&
+                            (config_.parse_reasoning || !request.constraint.after_reasoning);
+  std::vector<std::vector<TokenId>> prompts(1);
+  const auto num_kept =
+      num_kept_tokens(engine_, request.truncation, request.max_tokens.value_or(1));
+  prompts[0] =
+      prompt_tokens(engine_, ChatPrompt{std::move(request.messages), std::move(request.options)},
+                    request.add_special_tokens, "messages", num_kept, effort.stop);
+  const auto num_prompt_tokens = static_cast<std::int64_t>(prompts[0].size());
+  if (request.max_tokens) check_max_tokens(engine_, prompts[0].size(), *request.max_tokens);
+  const std::int64_t left = std::min<std::int64_t>(engine_.max_total_tokens() - num_prompt_tokens,
+                                                   std::numeric_limits<std::int32_t>::max());
+  params.max_tokens = request.max_tokens.value_or(static_cast<std::int32_t>(left));
+  check_token_ids(engine_, prompts, params);
+  effort.check_stop();
+  constrain(params, request.constraint, request.constraint_field, effort);
+  if (request.return_token_ids) reply.prompt_token_ids = prompts[0];
+  EngineExchange::Setup setup{
+      .kind = "chat",
+      .is_stream = request.stream,
+      .cache_salt = std::move(request.cache_salt),
+      .keep_token_ids = request.return_token_ids || reply.common.stop_rules.need_tokens()};
+  return submit(request, std::move(setup), prompts, std::make_unique<ChatReply>(std::move(reply)),
+                share);
+}
+
+NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view body,
+                                                                     const Effort& effort) {
+  auto request = CompletionRequest::parse(parse_request_body(body));
+  if (effort.is_short && compiles(request.constraint)) return nullptr;
+  SamplingParams& params = request.sampling;
+  if (request.stream && params.prompt_logprobs && !request.echo) {
+    throw ApiError(400,
+                   "prompt_logprobs cannot be streamed; send 'stream': false, or 'echo' and "
+                   "'logprobs', whose chunks have them",
+                   "prompt_logprobs");
+  }
+  if (request.logprobs || params.prompt_logprobs || request.echo)
+    static_cast<void>(tokenizer_of(engine_));
+  const std::size_t num_prompts = request.prompts.size();
+  CompletionReply::Setup reply{.common = reply_setup(request, "cmpl-", "text_completion"),
+                               .num_prompts = num_prompts,
+                               .logprobs = request.logprobs.has_value()};
+  reply.common.num_choices *= num_prompts;
+  if (request.echo) reply.common.return_prompt_logprobs = false;
+  LoadShare share = admit(static_cast<std::int64_t>(num_prompts) * num_samples(params));
+  const auto num_kept = num_kept_tokens(engine_, request.truncation, params.max_tokens);
+  std::vector<std::vector<TokenId>> prompts;
+  for (const Prompt& prompt : request.prompts) {
+    effort.check_stop();
+    prompts.push_back(prompt_tokens(engine_, prompt, request.add_special_tokens, "prompt", num_kept,
+                                    effort.stop));
+    if (!request.prompt_only) check_max_tokens(engine_, prompts.back().size(), params.max_tokens);
+    if (!request.echo) continue;
+    const bool is_cut = num_kept == prompts.back().size();
+    const auto* text = is_cut ? nullptr : std::get_if<std::string>(&prompt);
+    reply.echo.push_back(text != nullptr ? *text
+                                         : tokenizer_of(engine_).decode(prompts.back(), false));
+  }
+  check_token_ids(engine_, prompts, params);
+  effort.check_stop();
+  constrain(params, request.constraint, request.constraint_field, effort);
+  if (request.return_token_ids || request.echo) reply.prompt_token_ids = prompts;
+  EngineExchange::Setup setup{
+      .kind = "completion",
+      .is_stream = request.stream,
+      .cache_salt = std::move(request.cache_salt),
+      .keep_token_ids = request.return_token_ids || reply.common.stop_rules.need_tokens(),
+      .drop_generated = request.prompt_only,
+      .prompts_first = params.prompt_logprobs.has_value()};
+  return submit(request, std::move(setup), prompts,
+                std::make_unique<CompletionReply>(std::move(reply)), share);
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_SERVE_BODIES

@@ -1,0 +1,177 @@
+#pragma once
+/// What requests say of the form of an answer: OpenAI's response_format, vLLM's structured_outputs
+/// and guided_*.
+
+#include <cstddef>
+#include <string>
+
+#include "nanovllm/api/serve/constraint/output_constraint.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
+#include "nanovllm/core/separate.hpp"
+
+namespace nanovllm::serve {
+
+/// Answers that a choice may have.
+inline constexpr std::size_t kMaxChoices = 1024;
+
+/// The form that a request states, and where it does.
+struct OutputFormat {
+  OutputConstraint constraint{};
+  std::string field{};  ///< path of the field that states it; empty for Kind::none
+};
+
+/// Reads response_format, structured_outputs, guided_json, guided_regex, guided_choice and
+/// guided_grammar, of which at most one may be given. Schemas are checked to be JSON
+/// objects and nothing more. structured_outputs.disable_any_whitespace sets
+/// OutputConstraint::json_space: true is `none`, false is `any`. Throws RequestError.
+[[nodiscard]] OutputFormat parse_output_format(const RequestFields& body);
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_SERVE_BODIES
+
+#include <utility>
+
+namespace nanovllm::serve {
+
+namespace detail {
+
+using FormatKind = OutputConstraint::Kind;
+
+/// A JSON Schema: an object, or where vLLM takes one, its text.
+NANOVLLM_SERVE_INLINE OutputConstraint json_format(const Json& value, const std::string& path) {
+  if (value.is_object()) return {.kind = FormatKind::json_schema, .text = value.dump()};
+  if (!value.is_string()) wrong_field(path, "a JSON Schema, an object or its text", value);
+  Json schema;
+  try {
+    schema = parse_json_value(value.string());
+  } catch (const JsonError& error) {
+    refuse_field(path, concat("is a text that is ", error.what()));
+  }
+  if (!schema.is_object()) wrong_field(path, "the text of a JSON Schema, an object", schema);
+  return {.kind = FormatKind::json_schema, .text = schema.dump()};
+}
+
+/// A regular expression or a grammar.
+NANOVLLM_SERVE_INLINE OutputConstraint text_format(FormatKind kind, const Json& value,
+                                                   const std::string& path) {
+  const std::string& text = string_at(value, path);
+  if (text.empty()) refuse_field(path, "must not be empty");
+  return {.kind = kind, .text = text};
+}
+
+NANOVLLM_SERVE_INLINE OutputConstraint regex_format(const Json& value, const std::string& path) {
+  return text_format(FormatKind::regex, value, path);
+}
+
+NANOVLLM_SERVE_INLINE OutputConstraint grammar_format(const Json& value, const std::string& path) {
+  return text_format(FormatKind::grammar, value, path);
+}
+
+NANOVLLM_SERVE_INLINE OutputConstraint choice_format(const Json& value, const std::string& path) {
+  if (!value.is_array() || value.empty() || value.size() > kMaxChoices)
+    wrong_field(path, concat("a list of 1 to ", kMaxChoices, " strings"), value);
+  OutputConstraint constraint{.kind = FormatKind::choice};
+  for (const Json& choice : value) {
+    const std::string element = element_path(path, constraint.choices.size());
+    if (string_at(choice, element).empty()) refuse_field(element, "must not be empty");
+    constraint.choices.push_back(choice.string());
+  }
+  return constraint;
+}
+
+/// A field that states a form by being there.
+struct FormatField {
+  const char* name;    ///< in structured_outputs
+  const char* guided;  ///< in the body
+  OutputConstraint (*read)(const Json& value, const std::string& path);
+};
+
+inline constexpr FormatField kFormatFields[] = {
+    {"json", "guided_json", json_format},
+    {"regex", "guided_regex", regex_format},
+    {"choice", "guided_choice", choice_format},
+    {"grammar", "guided_grammar", grammar_format},
+};
+
+/// Takes forms as they are found and refuses a second one.
+class OneFormat {
+ public:
+  void state(OutputConstraint constraint, const std::string& path) {
+    if (!found_.field.empty())
+      refuse_field(
+          path, concat("cannot be combined with ", found_.field, ", for an answer has one form"));
+    found_ = {std::move(constraint), path};
+  }
+  [[nodiscard]] OutputFormat take() { return std::move(found_); }
+
+ private:
+  OutputFormat found_;
+};
+
+NANOVLLM_SERVE_INLINE void read_response_format(const Json& value, OneFormat& format) {
+  const RequestFields fields(value, "response_format");
+  const std::string& type = string_at(fields.required("type"), fields.path("type"));
+  if (type == "text") return;
+  if (type == "json_object") {  // with a schema as llama.cpp takes it
+    const Json* schema = fields.find("schema");
+    if (!schema) return format.state({.kind = FormatKind::json_object}, "response_format");
+    if (!schema->is_object())
+      wrong_field(fields.path("schema"), "a JSON Schema, an object", *schema);
+    return format.state(json_format(*schema, fields.path("schema")), "response_format");
+  }
+  if (type != "json_schema")
+    wrong_field(fields.path("type"), "'text', 'json_object' or 'json_schema'", type);
+  const RequestFields inner(fields.required("json_schema"), fields.path("json_schema"));
+  (void)inner.string("name");
+  (void)inner.boolean("strict");
+  const Json& schema = inner.required("schema");
+  if (!schema.is_object()) wrong_field(inner.path("schema"), "a JSON Schema, an object", schema);
+  format.state(json_format(schema, inner.path("schema")), "response_format");
+}
+
+NANOVLLM_SERVE_INLINE void read_structured_outputs(const Json& value, OneFormat& format) {
+  const RequestFields fields(value, "structured_outputs");
+  for (const char* name : {"structural_tag", "whitespace_pattern"})
+    if (fields.has(name)) refuse_field(fields.path(name), "is not supported");
+  if (fields.flag("disable_additional_properties"))
+    refuse_field(fields.path("disable_additional_properties"),
+                 "is not supported; write 'additionalProperties': false into the schema");
+  const auto no_space = fields.boolean("disable_any_whitespace");
+  const JsonSpace space = !no_space   ? JsonSpace::tidy
+                          : *no_space ? JsonSpace::none
+                                      : JsonSpace::any;
+  bool is_stated = false;
+  const auto state = [&](OutputConstraint constraint, const char* name) {
+    is_stated = true;
+    constraint.json_space = space;
+    format.state(std::move(constraint), fields.path(name));
+  };
+  for (const FormatField& field : kFormatFields) {
+    if (const Json* found = fields.find(field.name))
+      state(field.read(*found, fields.path(field.name)), field.name);
+  }
+  if (fields.flag("json_object")) state({.kind = FormatKind::json_object}, "json_object");
+  if (!is_stated)
+    refuse_field("structured_outputs",
+                 "must have one of 'json', 'regex', 'choice', 'grammar' and 'json_object'");
+}
+
+}  // namespace detail
+
+NANOVLLM_SERVE_INLINE OutputFormat parse_output_format(const RequestFields& body) {
+  detail::OneFormat format;
+  if (const Json* value = body.find("response_format"))
+    detail::read_response_format(*value, format);
+  if (const Json* value = body.find("structured_outputs"))
+    detail::read_structured_outputs(*value, format);
+  for (const detail::FormatField& field : detail::kFormatFields) {
+    if (const Json* value = body.find(field.guided))
+      format.state(field.read(*value, field.guided), field.guided);
+  }
+  return format.take();
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_SERVE_BODIES
