@@ -1,8 +1,8 @@
 // An OpenAI-compatible server for a checkpoint; docs/serving.md, `serve --help`.
+#include <nanovllm/api/chat/tool_call_format.hpp>
 #include <nanovllm/api/serve/metrics.hpp>
 #include <nanovllm/api/serve/service.hpp>
 #include <nanovllm/chat/lazy_chat_template.hpp>
-#include <nanovllm/chat/tool_call_format.hpp>
 #include <nanovllm/engine/request/frontend.hpp>
 
 #include <malloc.h>

@@ -19,7 +19,7 @@
 
 #include "catch.hpp"
 #include "chat/templates.hpp"
-#include "nanovllm/chat/jinja_programs.hpp"
+#include "nanovllm/api/chat/jinja_programs.hpp"
 #include "nanovllm/chat/lazy_chat_template.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/mapped_file.hpp"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "chat/chat_parser_laws.hpp"
+#include "api/chat/chat_parser_laws.hpp"
 
 namespace nv = nanovllm;
 namespace laws = nanovllm_test;

@@ -9,13 +9,13 @@
 #include <string_view>
 
 #include "api/serve/request/param_path.hpp"
+#include "nanovllm/api/chat/jinja_programs.hpp"
 #include "nanovllm/api/serve/request/api_error.hpp"
 #include "nanovllm/api/serve/request/chat_request.hpp"
 #include "nanovllm/api/serve/request/completion_request.hpp"
 #include "nanovllm/api/serve/request/request_fields.hpp"
 #include "nanovllm/api/serve/request/tokenize_request.hpp"
 #include "nanovllm/chat/chat_template.hpp"
-#include "nanovllm/chat/jinja_programs.hpp"
 
 namespace nv = nanovllm;
 

@@ -326,9 +326,9 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["api/serve/reply/"] = "api/serve/request/ api/serve/constraint/ " serve_tops
 
     allowed_in_module["chat/"] = "all"
-    allowed_in_module["chat/jinja/"] = "chat/python_text.hpp"
-    allowed_in_module["chat/tool_calls/"] = \
-        "chat/chat_message.hpp chat/json_scanner.hpp chat/tag_matcher.hpp"
+    allowed_in_module["api/chat/jinja/"] = "api/chat/python_text.hpp"
+    allowed_in_module["api/chat/tool_calls/"] = \
+        "chat/chat_message.hpp api/chat/json_scanner.hpp api/chat/tag_matcher.hpp"
 
     allowed_in_module["kv/"] = "all"
     allowed_in_module["kv/prefix/"] = "kv/cached_block.hpp kv/eviction_order.hpp kv/block_list.hpp"

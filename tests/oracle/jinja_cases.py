@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders small templates with Jinja2, the oracle of tests/chat/jinja/jinja_template_test.cpp.
+"""Renders small templates with Jinja2, the oracle of tests/api/chat/jinja/jinja_template_test.cpp.
 
     python3 tests/oracle/jinja_cases.py > tests/fixtures/chat/jinja_cases.json
 

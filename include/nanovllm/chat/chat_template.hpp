@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "nanovllm/chat/answer_form.hpp"
+#include "nanovllm/api/chat/answer_form.hpp"
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/core/door.hpp"
 #include "nanovllm/core/separate.hpp"

@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/api/chat/chat_parser.hpp"
+#include "nanovllm/api/chat/jinja_programs.hpp"
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
 #include "nanovllm/api/serve/request/chat_request.hpp"
 #include "nanovllm/api/serve/request/prompt_truncation.hpp"
-#include "nanovllm/chat/chat_parser.hpp"
-#include "nanovllm/chat/jinja_programs.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"

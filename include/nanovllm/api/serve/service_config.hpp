@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/api/chat/tool_call_format.hpp"
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
 #include "nanovllm/api/serve/metrics.hpp"
-#include "nanovllm/chat/tool_call_format.hpp"
 #include "nanovllm/with/pooling/reranker.hpp"
 
 namespace nanovllm::serve {

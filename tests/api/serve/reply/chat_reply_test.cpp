@@ -10,7 +10,7 @@
 
 #include "api/serve/replies.hpp"
 #include "catch.hpp"
-#include "nanovllm/chat/chat_parser.hpp"
+#include "nanovllm/api/chat/chat_parser.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::serve;

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/api/chat/chat_event.hpp"
+#include "nanovllm/api/chat/chat_parser.hpp"
 #include "nanovllm/api/serve/reply/reply_ids.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
-#include "nanovllm/chat/chat_event.hpp"
-#include "nanovllm/chat/chat_parser.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"

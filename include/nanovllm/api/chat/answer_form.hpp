@@ -1,0 +1,77 @@
+#pragma once
+/// What the answers of a model look like, as far as its chat template shows.
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "nanovllm/api/chat/jinja/jinja_template.hpp"
+#include "nanovllm/api/chat/reasoning_parser.hpp"
+#include "nanovllm/api/chat/tool_call_format.hpp"
+#include "nanovllm/core/separate.hpp"
+
+namespace nanovllm {
+
+/// By default of a template that is not known: no thoughts, no calls.
+struct AnswerForm {
+  /// What a prompt for an answer has of a thought, where `enable_thinking` is not given, false and
+  /// true.
+  std::array<Reasoning, 3> reasoning{};
+  /// Whether the template prints thoughts of earlier messages. A model whose template does not
+  /// thinks only if `enable_thinking` asks for it.
+  bool shows_thoughts = false;
+  /// The form of calls that the template describes; none where it knows no tools, or another form.
+  ToolCallFormat tool_call_format = ToolCallFormat::none;
+
+  [[nodiscard]] Reasoning reasoning_of(std::optional<bool> enable_thinking) const {
+    return reasoning[enable_thinking ? (*enable_thinking ? 2u : 1u) : 0u];
+  }
+};
+
+/// Reads it off a template: its text, and the ends of prompts that it renders. A prompt that ends
+/// with "<think>" begins a thought, and one that ends with "</think>" has an empty one; after
+/// others a model may think if the template mentions these tags.
+/// @param program  the template whose text this is
+[[nodiscard]] AnswerForm answer_form(std::string_view text, const JinjaTemplate& program);
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <string>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/io/json.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE AnswerForm answer_form(std::string_view text, const JinjaTemplate& program) {
+  const auto has = [&](std::string_view what) { return text.find(what) != text.npos; };
+  AnswerForm out;
+  const bool thinks = has("<think>") || has("</think>");
+  for (std::size_t i = 0; thinks && i < out.reasoning.size(); ++i) {
+    out.reasoning[i] = Reasoning::optional;
+    Json variables = Json::object(
+        {{"messages", Json::array({Json::object({{"role", "user"}, {"content", "Hello"}})})},
+         {"tools", nullptr},
+         {"add_generation_prompt", true}});
+    if (i > 0) variables["enable_thinking"] = i == 2;
+    try {
+      std::string prompt = program.render(variables);
+      prompt.resize(prompt.find_last_not_of(" \n") + 1);
+      if (prompt.ends_with("<think>")) out.reasoning[i] = Reasoning::open;
+      if (prompt.ends_with("</think>")) out.reasoning[i] = Reasoning::none;
+    } catch (const RequestError&) {
+      // It wants another conversation, or more variables.
+    }
+  }
+  out.shows_thoughts = has("reasoning_content") || has("('</think>')") || has("(\"</think>\")");
+  if (has("<tool_call>") && has("tools") && !has("<arg_key>"))
+    out.tool_call_format = has("<function=") ? ToolCallFormat::qwen3_coder : ToolCallFormat::hermes;
+  return out;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
