@@ -4,7 +4,7 @@
 #include "nanovllm/with/any/all_models.hpp"
 #include "nanovllm/with/any/make_engine.hpp"
 
-#include "nanovllm/c/library.inc"
+#include "nanovllm/api/c/library.inc"
 
 #if defined(NANOVLLM_C_CUDA)
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
 # 'programs/c_*': the shared library for C (NANOVLLM_C_LIBRARY), by programs in C and in Python; the
-# entries are those of c/run_test.sh. What it does with an engine that is not real is in
-# c/library_test.cpp, with the other tests.
+# entries are those of api/c/run_test.sh. What it does with an engine that is not real is in
+# api/c/library_test.cpp, with the other tests.
 if(NOT TARGET nanovllm_c OR NOT NANOVLLM_TEST_PACKAGING)
   return()
 endif()
@@ -17,7 +17,7 @@ foreach(name IN ITEMS api versions symbols header example ctypes)
   endif()
   if(path)
     add_test(NAME programs/c_${name}
-      COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/c/run_test.sh" ${name} "${path}"
+      COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/api/c/run_test.sh" ${name} "${path}"
         "$<TARGET_FILE:nanovllm_c>" "${CMAKE_CURRENT_BINARY_DIR}/c_${name}"
       WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     set_tests_properties(programs/c_${name} PROPERTIES ENVIRONMENT "CXX=${CMAKE_CXX_COMPILER}")

@@ -32,7 +32,7 @@
 #   faces               <module>.hpp includes headers of <module>/ alone, and the umbrella nanovllm.hpp,
 #                       at most 70 lines, includes the faces, and what engine.hpp leaves out
 #   umbrella            nanovllm.hpp reaches every .hpp but implementation.hpp, mpi.hpp and those of
-#                       cuda/, with/mpi/ and c/, without the help of a .cuh
+#                       cuda/, with/mpi/ and api/c/, without the help of a .cuh
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -200,7 +200,8 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["chat/"] = "core/ io/ chat/"
     allowed["api/serve/"] = "core/ io/ text/ chat/ sampling/ engine/ api/grammar/ api/serve/ version.hpp"
     allowed["api/serve/"] = allowed["api/serve/"] " api/chat/ with/pooling/ with/sessions/"
-    allowed["c/"] = allowed["api/serve/"] " c/ kv/kv_config.hpp c/nanovllm.h"
+    allowed["api/c/"] = allowed["api/serve/"] " api/c/ kv/kv_config.hpp c/"
+    allowed["c/"] = ""
     allowed["api/chat/"] = "core/ io/ chat/ api/chat/"
     allowed["api/grammar/"] = "core/ io/ text/ api/grammar/ sampling/choice_source.hpp sampling/token_mask_source.hpp"
     allowed["engine/"] = "core/ ops/ kv/ sched/ sampling/ model/ parallel/ io/ text/ chat/ engine/ fwd.hpp version.hpp"

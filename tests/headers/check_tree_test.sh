@@ -83,13 +83,13 @@ fresh_tree() {
   mkdir -p "$scratch/nanovllm/"{c,api/c}
   printf '#ifndef NANOVLLM_C_API_H\n#define NANOVLLM_C_API_H\n#include <stddef.h>\n#endif\n' \
     > "$scratch/nanovllm/c/api.h"
-  printf '#pragma once\n' > "$scratch/nanovllm/c/handle.hpp"
+  printf '#pragma once\n' > "$scratch/nanovllm/api/c/handle.hpp"
   mkdir -p "$scratch/nanovllm/with/mpi/"
   printf '#pragma once\n#include <mpi.h>\n' > "$scratch/nanovllm/with/mpi/ranks.hpp"
   include with/mpi/ranks.hpp nanovllm/engine/runner/runner.hpp
   printf '#pragma once\n#include "nanovllm/with/mpi/ranks.hpp"\n' > "$scratch/nanovllm/mpi.hpp"
-  include c/handle.hpp nanovllm/c/api.h
-  include c/handle.hpp nanovllm/engine/runner/runner.hpp
+  include api/c/handle.hpp nanovllm/c/api.h
+  include api/c/handle.hpp nanovllm/engine/runner/runner.hpp
 }
 
 include() { printf '#include "%s"\n' "$2" >> "$scratch/nanovllm/$1"; }

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/api/c/structs.hpp"
 #include "nanovllm/c/nanovllm.h"
-#include "nanovllm/c/structs.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"

@@ -36,7 +36,7 @@ write_newer() {
 
 case $test in
   api)
-    compile api_test tests/c/api_test.c
+    compile api_test tests/api/c/api_test.c
     mkdir -p "$folder/warned"
     ln -sf "$PWD/$model"/* "$folder/warned/"
     sed 's/"dtype": "bfloat16"/&, "torch_dtype": "float32"/' "$model/config.json" > "$folder/config.json"
@@ -44,9 +44,9 @@ case $test in
     "$folder/api_test" "$model" "$folder/warned" ;;
   versions)
     write_newer
-    compile older tests/c/versions_test.c -Itests/c '-DHEADER="older.h"'
-    compile same tests/c/versions_test.c '-DHEADER=<nanovllm/c/nanovllm.h>'
-    compile newer tests/c/versions_test.c "-I$folder" '-DHEADER="newer.h"' -DNEWER
+    compile older tests/api/c/versions_test.c -Itests/api/c '-DHEADER="older.h"'
+    compile same tests/api/c/versions_test.c '-DHEADER=<nanovllm/c/nanovllm.h>'
+    compile newer tests/api/c/versions_test.c "-I$folder" '-DHEADER="newer.h"' -DNEWER
     expected=$("$folder/same" "$model")
     [ -n "$expected" ]
     for header_version in older newer; do
@@ -80,6 +80,6 @@ case $test in
     awk '/^```c$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' docs/c_api.md > "$folder/page.c"
     compile page "$folder/page.c"
     [ -n "$("$folder/page")" ] ;;
-  ctypes) "$tool" tests/c/ctypes_test.py "$library" "$model" ;;
+  ctypes) "$tool" tests/api/c/ctypes_test.py "$library" "$model" ;;
   *) echo "unknown test '$test'"; exit 1 ;;
 esac

@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "nanovllm/api/c/structs.hpp"
 #include "nanovllm/c/nanovllm.h"
-#include "nanovllm/c/structs.hpp"
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"

@@ -1,5 +1,5 @@
 // The functions of c/nanovllm.h over an engine that does what a test says: statuses, callbacks, and
-// who waits for whom. tests/c/run_test.sh has the shared library with a real engine.
+// who waits for whom. tests/api/c/run_test.sh has the shared library with a real engine.
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/c/library.inc"
+#include "nanovllm/api/c/library.inc"
 #include "nanovllm/engine/request/frontend.hpp"
 
 using namespace nanovllm;
