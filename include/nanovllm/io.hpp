@@ -1,5 +1,5 @@
 #pragma once
-/// Checkpoints and their files: JSON, safetensors and GGUF.
+/// Checkpoints and their files: JSON and safetensors.
 
 #include "nanovllm/io/block_format.hpp"
 #include "nanovllm/io/checkpoint.hpp"
@@ -9,7 +9,3 @@
 #include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/io/safetensors.hpp"
 #include "nanovllm/io/safetensors_checkpoint.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/safetensors_writer.hpp"
-#include "nanovllm/with/gguf/gguf_blocks.hpp"
-#include "nanovllm/with/gguf/gguf_checkpoint.hpp"
-#include "nanovllm/with/gguf/gguf_file.hpp"

@@ -11,5 +11,3 @@
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
-#include "nanovllm/with/radix/radix_prefix_cache.hpp"
-#include "nanovllm/with/tiers/tiered_block_manager.hpp"

@@ -1,5 +1,5 @@
 #pragma once
-/// Networks in terms of ops: what a model is, its layers, Qwen3 and its mixtures of experts, GPT-2.
+/// Networks in terms of ops: what a model is, its layers, Qwen3.
 
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/generation_config.hpp"
@@ -18,15 +18,3 @@
 #include "nanovllm/model/rope_scaling.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/model/weights.hpp"
-#include "nanovllm/with/any/registry.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/packed_integers.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/packed_writer.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/save_quantized.hpp"
-#include "nanovllm/with/gpt2/config.hpp"
-#include "nanovllm/with/gpt2/gpt2.hpp"
-#include "nanovllm/with/gpt2/shapes.hpp"
-#include "nanovllm/with/moe/experts.hpp"
-#include "nanovllm/with/moe/qwen3_moe/config.hpp"
-#include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
-#include "nanovllm/with/moe/qwen3_moe/shapes.hpp"

@@ -2,6 +2,4 @@
 /// Tensor-parallel ranks in several processes, by MPI: the policy slot `Ranks = ProcessRanks` and
 /// the group for `EngineConfig::processes`. Needs <mpi.h>, as the target nanovllm::mpi has it.
 
-#include "nanovllm/with/mpi/host_group.hpp"
-#include "nanovllm/with/mpi/process_group.hpp"
-#include "nanovllm/with/mpi/process_ranks.hpp"
+#include "nanovllm/with/mpi.hpp"

@@ -3,4 +3,3 @@
 
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/thread_group.hpp"
-#include "nanovllm/with/moe/mesh.hpp"

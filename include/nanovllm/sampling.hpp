@@ -9,4 +9,3 @@
 #include "nanovllm/sampling/standard_processors.hpp"
 #include "nanovllm/sampling/stop_matcher.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
-#include "nanovllm/with/pooling/pooler.hpp"

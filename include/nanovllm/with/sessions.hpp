@@ -1,0 +1,4 @@
+#pragma once
+/// Conversations that keep their blocks from turn to turn, and files of them and of prefix caches.
+
+#include "nanovllm/with/sessions/session.hpp"
