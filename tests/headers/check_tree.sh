@@ -3,8 +3,8 @@
 # and line number, and exits with 1 if there is any.
 #
 #   who includes whom   the arrows of docs/architecture.md; 'allowed' below is the whole table, and
-#                       'allowed_in_module' that of the folders of engine/, api/grammar/, api/serve/, chat/,
-#                       kv/, sched/, model/, cuda/linear/ and cuda/hopper/linear/
+#                       'allowed_in_module' that of the folders of engine/, kv/, sched/, model/,
+#                       cuda/linear/, cuda/hopper/linear/, api/grammar/, api/serve/ and api/chat/
 #   storeys             the house includes neither with/ nor api/, but for the arrows that
 #                       tests/headers/house_arrows.txt lists, each of which is needed. A wing sees
 #                       the house, and of other wings those that 'wings_of' names; its .hpp files
@@ -170,9 +170,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
         complain(line, source " may not include " to)
       return
     }
-    # Kernels of sums over peers are made of parts of the norm behind them.
-    if (from ~ /^nanovllm\/parallel\/peer\/.*\.cuh$/ && target == "cuda/" &&
-        (part_of(to) == "cuda/tile/" || to == "nanovllm/cuda/elementwise/rms_norm.cuh")) return
     if (source == "parallel/" && from ~ /\.cuh$/ && target == "cuda/") {
       if (part_of(to) != "cuda/runtime/") complain(line, source " may not include " to)
       return
@@ -205,13 +202,13 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["api/chat/"] = "core/ io/ chat/ api/chat/"
     allowed["api/grammar/"] = "core/ io/ text/ api/grammar/ sampling/choice_source.hpp sampling/token_mask_source.hpp"
     allowed["engine/"] = "core/ ops/ kv/ sched/ sampling/ model/ parallel/ io/ text/ chat/ engine/ fwd.hpp version.hpp"
-    allowed["mpi.hpp"] = "with/mpi/ with/"
+    allowed["mpi.hpp"] = "with/ with/mpi/"
     allowed["version.hpp"] = ""
     allowed["fwd.hpp"] = "core/ version.hpp"
     allowed["policy.hpp"] = allowed["engine/"] " cpu/"
     allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp"
     # A face names the public headers of its module, and the umbrella names the faces.
-    allowed["nanovllm.hpp"] = "with/any/all_models.hpp with/any/make_engine.hpp " \
+    allowed["nanovllm.hpp"] = \
         "cuda_policy.hpp engine.hpp full_policy.hpp fwd.hpp policy.hpp version.hpp with/"
     num_faces = split("chat core cpu grammar io kv model ops parallel sampling sched serve text", faces, " ")
     for (i = 1; i <= num_faces; i++) {
@@ -268,7 +265,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_cuda["cuda/ptx/"] = "cuda/runtime/ cuda/ptx/"
     below_families = "cuda/runtime/ cuda/ptx/ cuda/tile/"
     allowed_in_cuda["cuda/tile/"] = below_families
-    num_families = split("attention/ attention/decode/ attention/varlen/ elementwise/ experts/ linear/ sampling/",
+    num_families = split("attention/ attention/decode/ attention/varlen/ elementwise/ linear/ sampling/",
                          families, " ")
     allowed_in_cuda["cuda/"] = "cuda/ " below_families
     for (i = 1; i <= num_families; i++) {
@@ -286,18 +283,12 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     for (name in architectures) {
       own = "cuda/" name "/"
       allowed_in_cuda[own "attention/"] = below_families " cuda/attention/varlen/ " own "attention/"
-      allowed_in_cuda[own "experts/"] = below_families \
-          " with/moe/cuda/ with/eight_bits/cuda/elements.cuh " own "experts/"
       allowed_in_cuda[own "linear/"] = below_families " cuda/linear/ " own "linear/"
-      allowed_in_cuda[own "batch_invariant/"] = below_families " cuda/linear/ " own "batch_invariant/"
       allowed_in_cuda[own] = below_families " cuda/architecture.hpp cuda/linear/ " \
-          "cuda/attention/varlen/ with/moe/cuda/ " own " " own "attention/ " own "experts/ " own "linear/"
+          "cuda/attention/varlen/ " own " " own "attention/ " own "linear/"
       allowed_in_cuda["cuda/"] = allowed_in_cuda["cuda/"] " " own
-      batch_invariant_parts = batch_invariant_parts " " own "batch_invariant/"
     }
     allowed_in_cuda["cuda/linear/"] = allowed_in_cuda["cuda/linear/"] " cuda/architecture.hpp"
-
-    # The batch-invariant backend: it takes parts of the families, and the backend without its mode.
 
     # The same within modules. The files at the top of a module put its rooms together; those that
     # rooms may see themselves are named.
@@ -326,7 +317,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["api/serve/pooling/"] = "api/serve/request/ api/serve/reply/ " serve_tops
     allowed_in_module["api/serve/reply/"] = "api/serve/request/ api/serve/constraint/ " serve_tops
 
-    allowed_in_module["chat/"] = "all"
+    allowed_in_module["api/chat/"] = "all"
     allowed_in_module["api/chat/jinja/"] = "api/chat/python_text.hpp"
     allowed_in_module["api/chat/tool_calls/"] = \
         "chat/chat_message.hpp api/chat/json_scanner.hpp api/chat/tag_matcher.hpp"
