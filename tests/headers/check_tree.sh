@@ -229,7 +229,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     for (i = 1; i <= num_above; i++) above_all[above[i]]
 
     # Left: a wing. Right: the wings that it is made of, apart from itself.
-    wings_of["with/any/"] = "with/gpt2/ with/moe/"
+    wings_of["with/any/"] = "with/eight_bits/ with/gguf/ with/gpt2/ with/moe/ with/pooling/"
     wings_of["with/batch_invariant/"] = "with/moe/"
     wings_of["with/moe/"] = "with/eight_bits/"
     wings_of["with/tiers/"] = "with/sessions/"
