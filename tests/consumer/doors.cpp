@@ -78,10 +78,10 @@ int main(int argc, char** argv) {
 
   for (const char* fp8 : {"fp8/block", "fp8/ct_block"})  // engine.hpp has these
     expect(true, fp8, "", "4", [&] { return num_tokens(fixtures / fp8); });
-  expect(has_parts, "GGUF", "with/gguf/gguf_checkpoint.hpp", "4",
+  expect(has_parts, "GGUF", "with/gguf.hpp", "4",
          [&] { return num_tokens(fixtures / "gguf/qwen3.gguf"); });
   for (const char* packed : {"packed/awq", "packed/ct"})
-    expect(has_parts, packed, "with/eight_bits/checkpoint/packed_integers.hpp", "4",
+    expect(has_parts, packed, "with/eight_bits.hpp", "4",
            [&] { return num_tokens(fixtures / packed); });
 
   std::string warnings;
@@ -126,13 +126,13 @@ int main(int argc, char** argv) {
     return std::to_string(output.token_ids.size()) + " " + ends(other);
   });
 
-  expect(has_parts, "embed", "with/pooling/pooled_calls.hpp", "256", [&] {
+  expect(has_parts, "embed", "with/pooling.hpp", "256", [&] {
     Engine embedding({.model = models / "fairytale_embedding", .max_num_seqs = 2});
     return std::to_string(embedding.embed("The fox").size());
   });
   const fs::path labels = changed(models / "fairytale", folder / "labels",
                                   {{"Qwen3ForCausalLM", "Qwen3ForSequenceClassification"}});
-  expect(has_parts, "labels", "with/pooling/pooled_calls.hpp",
+  expect(has_parts, "labels", "with/pooling.hpp",
          "'" + labels.string() + "' is of a classifier, but 'score.weight' is missing",
          [&] { return num_tokens(labels); });
   return num_wrong == 0 ? 0 : 1;

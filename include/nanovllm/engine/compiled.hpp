@@ -113,8 +113,8 @@ template <class Model, class Policy>
                 "docs/building.md");
   static_assert(kIsWhole<Model>,
                 "nanovllm: this model is only declared here. '#include "
-                "<nanovllm/with/gpt2/gpt2.hpp>' defines Gpt2, and '#include "
-                "<nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp>' Qwen3Moe");
+                "<nanovllm/with/gpt2.hpp>' defines Gpt2, and '#include "
+                "<nanovllm/with/moe.hpp>' Qwen3Moe");
   return kIsWhole<BodyMaker<Model, Policy>> && kIsWhole<Model>;
 }
 

@@ -160,9 +160,8 @@ NANOVLLM_INLINE std::shared_ptr<Checkpoint::AnySource> Checkpoint::open(
   const bool is_directory = std::filesystem::is_directory(path, ignored);
   if (std::filesystem::is_regular_file(path, ignored) ||
       (path.extension() == ".gguf" && !is_directory))
-    return detail::through<LoadError>(detail::open_gguf_door,
-                                      "nanovllm/with/gguf/gguf_checkpoint.hpp", "'", path.string(),
-                                      "', a GGUF file,")(path)
+    return detail::through<LoadError>(detail::open_gguf_door, "nanovllm/with/gguf.hpp", "'",
+                                      path.string(), "', a GGUF file,")(path)
         .source_;
   return std::make_shared<Source<SafetensorsCheckpoint>>(SafetensorsCheckpoint(path));
 }

@@ -55,7 +55,7 @@ struct ClassifyOptions {
 namespace detail {
 
 /// Embeddings, scores and labels: what a header-only program includes for them.
-inline constexpr const char* kPoolingPart = "nanovllm/with/pooling/pooled_calls.hpp";
+inline constexpr const char* kPoolingPart = "nanovllm/with/pooling.hpp";
 
 }  // namespace detail
 

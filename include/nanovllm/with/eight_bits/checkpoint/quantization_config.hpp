@@ -53,8 +53,7 @@ struct QuantizationConfig {
 [[nodiscard]] QuantizationConfig read_quantization(const JsonFields& fields, Problems& problems);
 
 /// The part of the library that reads packed integers: what a header-only program includes.
-inline constexpr const char* kPackedPart =
-    "nanovllm/with/eight_bits/checkpoint/packed_integers.hpp";
+inline constexpr const char* kPackedPart = "nanovllm/with/eight_bits.hpp";
 
 /// What `fields`, the members of `json`, say of packed integers: of "quantization_config", or for
 /// compressed-tensors of the weights of a group.
