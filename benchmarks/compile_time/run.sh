@@ -53,7 +53,7 @@ programs=(
   "a policy and a shape, linked|own_shape.cpp|$include $policy_lists|$library $libraries"
   "include, header-only|include.cpp|$include|$libraries"
   "README's program, header-only|readme.cpp|$include|$libraries")
-held=(1 0.4 0.5 2.75 2.75 2.9 15.5)
+held=(1 0.4 0.5 2.75 2.75 2.3 11.5)
 held_first=27
 
 times=()

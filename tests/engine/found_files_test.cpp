@@ -197,8 +197,8 @@ TEST_CASE("a checkpoint of another kind of model is named before anything else",
   CHECK_THAT(error_of("examples/models/tiny_gpt2"),
              Contains("tiny_gpt2/config.json: this checkpoint is a gpt2, but the engine was made "
                       "for a qwen3 (Qwen3ForCausalLM); Engine<Gpt2<shapes::gpt2_any>> of "
-                      "nanovllm/with/gpt2/gpt2.hpp opens it, and so does make_engine<AllModels> "
-                      "of nanovllm/with/any/all_models.hpp"));
+                      "nanovllm/with/gpt2.hpp opens it, and so does make_engine<AllModels> "
+                      "of nanovllm/with/any.hpp"));
   CHECK_THAT(error_of("examples/models/fairytale_moe"),
              Contains("this checkpoint is a qwen3_moe") && Contains("Qwen3Moe<shapes::"));
   CHECK_THAT(error_of("tests/fixtures/gguf/gpt2.gguf"),

@@ -189,5 +189,6 @@ TEST_CASE("an engine of a named model takes no checkpoint of another family", "[
                     "plain (PlainLM); no model here opens it");
   CHECK_THROWS_WITH(
       check_config(R"({"architectures": ["GPT2LMHeadModel"]})"),
-      Contains("is a GPT2LMHeadModel") && Contains("Engine<Gpt2<shapes::gpt2_any>> opens it"));
+      Contains("is a GPT2LMHeadModel") &&
+          Contains("Engine<Gpt2<shapes::gpt2_any>> of nanovllm/with/gpt2.hpp opens it"));
 }

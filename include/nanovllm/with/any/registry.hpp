@@ -215,10 +215,9 @@ NANOVLLM_INLINE void check_family(const Checkpoint& checkpoint, const ModelFamil
     std::string_view model_type, architecture, type, header;
   };
   constexpr std::array<Opener, 3> kOpeners{
-      {{"qwen3", "Qwen3ForCausalLM", "Qwen3<shapes::qwen3_any>", "qwen3/qwen3.hpp"},
-       {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3Moe<shapes::qwen3_moe_any>",
-        "qwen3_moe/qwen3_moe.hpp"},
-       {"gpt2", "GPT2LMHeadModel", "Gpt2<shapes::gpt2_any>", "gpt2/gpt2.hpp"}}};
+      {{"qwen3", "Qwen3ForCausalLM", "Qwen3<shapes::qwen3_any>", "model/qwen3/qwen3.hpp"},
+       {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3Moe<shapes::qwen3_moe_any>", "with/moe.hpp"},
+       {"gpt2", "GPT2LMHeadModel", "Gpt2<shapes::gpt2_any>", "with/gpt2.hpp"}}};
   const auto opener = std::ranges::find_if(kOpeners, [&](const Opener& known) {
     return name.model_type.empty() ? name.architectures.front() == known.architecture
                                    : name.model_type == known.model_type;
@@ -229,8 +228,8 @@ NANOVLLM_INLINE void check_family(const Checkpoint& checkpoint, const ModelFamil
              ", but the engine was made for a ", family.model_type, " (", family.architecture, ")");
   if (opener == kOpeners.end()) throw UnsupportedModelError(text + "; no model here opens it");
   throw UnsupportedModelError(
-      concat(text, "; Engine<", opener->type, "> of nanovllm/model/", opener->header,
-             " opens it, and so does make_engine<AllModels> of nanovllm/with/any/all_models.hpp"));
+      concat(text, "; Engine<", opener->type, "> of nanovllm/", opener->header,
+             " opens it, and so does make_engine<AllModels> of nanovllm/with/any.hpp"));
 }
 
 NANOVLLM_INLINE void refuse_backend(const Checkpoint& checkpoint, const ModelFamily& family,
