@@ -98,7 +98,7 @@ class ChatTemplate {
   [[nodiscard]] const AnswerForm& answer_form() const { return form_; }
 
   /// The text that ends a message of the assistant, without white space at its ends: "<|im_end|>"
-  /// for instance. It is what the template prints behind the last message. Empty if it prints
+  /// for instance. It is what the template prints after the last message. Empty if it prints
   /// nothing there or cannot be asked.
   [[nodiscard]] std::string turn_end() const;
 
@@ -305,7 +305,7 @@ NANOVLLM_INLINE std::string ChatTemplate::render_open(std::span<const ChatMessag
     text.resize(begin + content->string().size());
     return text;
   }
-  // A mark behind the content shows where it ends, as in transformers. A template that trims the
+  // A mark after the content shows where it ends, as in transformers. A template that trims the
   // content takes the mark's blank, and would have taken that of the content.
   constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_HERE ";
   std::vector<ChatMessage> marked(messages.begin(), messages.end());

@@ -66,7 +66,7 @@ namespace detail {
   return value;
 }
 
-/// The number behind `key` at the beginning of a line.
+/// The number after `key` at the beginning of a line.
 [[nodiscard]] inline std::optional<std::uint64_t> number_of(std::string_view text,
                                                             std::string_view key) {
   while (!text.empty()) {

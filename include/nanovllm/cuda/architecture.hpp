@@ -79,7 +79,7 @@ struct OtherDevices {
   [[nodiscard]] static bool dense(const Operands&...) {
     return false;
   }
-  /// A gated layer by 8-bit weights, behind the rounding of x: (activations, rows, weight, out,
+  /// A gated layer by 8-bit weights, after the rounding of x: (activations, rows, weight, out,
   /// form, tensor maps, context).
   template <class... Operands>
   [[nodiscard]] static bool fp8_swiglu(const Operands&...) {

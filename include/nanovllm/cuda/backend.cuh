@@ -199,7 +199,7 @@ class CudaBackend {
   requires requires(const Args& args, cuda::OpState& state) { run_op(args, state); }
   void run(const Args& args) { run_op(args, state_); }
 
-  /// Finds the fastest ways to run a network's projections by timing on the device. Behind
+  /// Finds the fastest ways to run a network's projections by timing on the device. After
   /// `reserve`. Blocks.
   template <class A, class W, class Heads>
   void tune(const Projections<A, cuda::DeviceMatrix<W>, W, Heads>& network) {
@@ -207,7 +207,7 @@ class CudaBackend {
       run(op);
       if constexpr (std::same_as<std::remove_cvref_t<decltype(op)>, PlanAttentionArgs>) {
         stream_.synchronize();
-        state_.plan_start.waited();  // as behind the first layer's norm
+        state_.plan_start.waited();  // as after the first layer's norm
       }
     });
   }

@@ -108,7 +108,7 @@ class EngineCore {
     ~Publisher() { core.publish_stats(); }
   };
 
-  /// Plans a step and hands it to the runner. Behind a step under way there may be nothing to plan
+  /// Plans a step and hands it to the runner. After a step under way there may be nothing to plan
   /// before that one's results are known.
   Launch launch() {
     if (!scheduler_.has_work()) return Launch::nothing;

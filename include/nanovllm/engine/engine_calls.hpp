@@ -53,7 +53,7 @@ class EngineCalls {
   // as far as that keeps them. If an input cannot be served, a call throws RequestError that names
   // the first of them, when all have ended.
 
-  /// The embedding of each input, [dimensions or hidden_size]: the hidden state behind the last
+  /// The embedding of each input, [dimensions or hidden_size]: the hidden state after the last
   /// norm at the last token. A text gets the tokens that the tokeniser adds to a text
   /// (`Tokenizer::encode_with_template`). Throws ConfigError if `dimensions` is 0.
   template <RangeOf<Prompt> Prompts>

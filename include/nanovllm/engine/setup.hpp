@@ -383,7 +383,7 @@ NANOVLLM_INLINE RunnerSetup choose_runner_setup(const EngineConfig& config,
     limit = std::max(limit, std::min(config.step_timeout->count(), kMost));
   }
   if (!config.on_load) return out;
-  const auto loaded = std::make_shared<LoadProgress>();  // the stages behind it say that all is
+  const auto loaded = std::make_shared<LoadProgress>();  // the stages after it say that all is
   out.weights.progress = [loaded, on_load = config.on_load](std::uint64_t done,
                                                             std::uint64_t total) {
     *loaded = {done, total};

@@ -226,7 +226,7 @@ class JsonReader {
     return text[0] == '-' ? -0.0 : 0.0;
   }
 
-  /// Whether a number's first digit that is not zero stands behind the decimal point, once the
+  /// Whether a number's first digit that is not zero stands after the decimal point, once the
   /// exponent has moved it.
   static bool is_below_one(std::string_view text) {
     if (text[0] == '-') text.remove_prefix(1);

@@ -14,7 +14,7 @@
 
 namespace nanovllm {
 
-/// A block of a prefix cache and the tokens that it holds, behind those of its parent.
+/// A block of a prefix cache and the tokens that it holds, after those of its parent.
 struct CachedBlock {
   BlockId block = 0;
   std::int32_t parent = -1;  ///< index in the list of all, lower than its own; -1 for none

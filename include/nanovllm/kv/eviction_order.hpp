@@ -55,7 +55,7 @@ concept EvictionLike = std::constructible_from<E, std::int32_t> && std::movable<
 /// alike: what is not used again goes in the end, however urgent it was.
 ///
 /// A block counts as the most urgent request that used it since it was entered. A prefix's block is
-/// used by all that use those behind it, so it never goes before them.
+/// used by all that use those after it, so it never goes before them.
 ///
 /// Where no block is rated, this is one list. Every operation but the invariant check is O(1) and
 /// allocates nothing; 33 bytes a block.

@@ -11,7 +11,7 @@
 namespace nanovllm {
 
 /// The part of a step's fields that is for the model. Decodes come first, in rows [0, num_decodes):
-/// each is one token behind keys that are there, those of the rows before it included. The prompt
+/// each is one token after keys that are there, those of the rows before it included. The prompt
 /// chunks follow.
 template <template <class Field> class Stored>
 struct ForwardFields {

@@ -91,7 +91,7 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 ///   and writes the logits of `in.logit_rows`, [m, padded_vocab_size()], of which the first
 ///   vocab_size() columns count. All ranks call this together and all get the same logits.
 /// - `Activation`, `hidden_size()` and a fourth argument of `forward`, optional: the hidden states
-///   of `in.hidden_rows` behind the last norm, MatrixView<Activation> [h, hidden_size()], for
+///   of `in.hidden_rows` after the last norm, MatrixView<Activation> [h, hidden_size()], for
 ///   requests with a `Pooler`. The same on all ranks.
 /// - `lm_head()`, optional: ranks draw from their shards of the vocabulary (`SharesVocabulary`,
 ///   with/shards/vocab_shard.hpp); otherwise from whole logits.

@@ -1,5 +1,5 @@
 #pragma once
-/// What a model has behind its last norm: a head for tokens, one for labels, or none.
+/// What a model has after its last norm: a head for tokens, one for labels, or none.
 
 #include <cstdint>
 

@@ -16,7 +16,7 @@ namespace nanovllm::detail {
 /// thousands of tensors.
 class FirstLines {
  public:
-  /// @param rest  what the others are, behind their number.
+  /// @param rest  what the others are, after their number.
   explicit FirstLines(std::string_view rest) : rest_(rest) {}
 
   template <class... Parts>

@@ -72,7 +72,7 @@ struct ListField {
 };
 
 /// A list of any length for each row, packed as `ListsView` and read as a matrix with one row a
-/// list: what is behind a list's end is undefined.
+/// list: what is after a list's end is undefined.
 template <class T, BatchRows kOf>
 struct TableField {
   using Element = T;

@@ -54,7 +54,7 @@ struct KvTiles {
 /// K and V of one layer for every block of the pool, in format `F`.
 ///
 /// Layout, row-major: `[num_blocks][K | V][num_kv_heads]` tiles. A tile is `[block_size, head_dim]`
-/// elements, dense, and in a format with scales the `[block_size]` floats of its rows behind them.
+/// elements, dense, and in a format with scales the `[block_size]` floats of its rows after them.
 template <KvFormat F>
 struct KvView : detail::KvTiles<F> {
   /// Itself: what is stored does not depend on scales that are given.

@@ -77,7 +77,7 @@ class PlanBuilder {
     return static_cast<std::int32_t>(n);
   }
 
-  /// Plans `extend` for `kept[i]`. Where it finds no block, plans to preempt one of those behind
+  /// Plans `extend` for `kept[i]`. Where it finds no block, plans to preempt one of those after
   /// it, which the preemption policy chooses and which leaves `kept`, until it does; the last of
   /// them itself pauses and keeps what it has. While sequences are ending, which will give back
   /// blocks anyway, none is preempted.
@@ -89,7 +89,7 @@ class PlanBuilder {
 
   /// Plans `extend` for those of `running` that `wanted(sequence)` names, oldest first: one token
   /// for a decode, and up to `chunk_budget` together for the rest. A sequence that finds no block
-  /// takes those of one behind it, which the preemption policy chooses; the youngest itself pauses
+  /// takes those of one after it, which the preemption policy chooses; the youngest itself pauses
   /// and keeps what it has. Returns how much of the budget was used.
   ///
   /// Victims are among those where planning has not been yet, so none is in the plan; and the
@@ -137,7 +137,7 @@ class PlanBuilder {
     });
   }
 
-  /// Plans to preempt one of `kept` behind the first `begin`, none of them in the plan: the one
+  /// Plans to preempt one of `kept` after the first `begin`, none of them in the plan: the one
   /// that the preemption policy chooses. It leaves `kept`.
   void preempt_one(std::vector<Sequence*>& kept, std::size_t begin) {
     const std::size_t victim = begin + choose_victim_(std::span(kept).subspan(begin));
@@ -257,7 +257,7 @@ class PlanBuilder {
   }
 
   /// What there is of a sequence that was swapped out: the cache's whole blocks, which need not be
-  /// copied, and behind them its own in host memory.
+  /// copied, and after them its own in host memory.
   static PrefixMatch swapped_prefix(const Sequence& s, const PrefixMatch& cached) {
     PrefixMatch match{.num_tokens = s.num_swapped_tokens, .blocks = cached.blocks};
     match.host_blocks.assign(s.host_table.begin() + num_hits(cached), s.host_table.end());
@@ -265,7 +265,7 @@ class PlanBuilder {
   }
 
   /// What a sequence need not compute again of which logits of the prompt are wanted: its own
-  /// blocks of the host, where it was swapped out behind rows that were handed out.
+  /// blocks of the host, where it was swapped out after rows that were handed out.
   static PrefixMatch own_prefix(const Sequence& s) {
     const bool is_usable = s.num_swapped_tokens <= s.first_prompt_logit();
     return is_usable ? swapped_prefix(s, {}) : PrefixMatch{};

@@ -53,8 +53,8 @@ class WaitingQueue {
   [[nodiscard]] Sequence* front() const { return first_; }  ///< null if empty
   [[nodiscard]] Sequence* back() const { return last_; }    ///< null if empty
 
-  /// Puts `s`, which is in no queue, behind those that go before it. O(1) if it goes last of all,
-  /// else O(n), where n are those before it or those behind it, whichever are fewer.
+  /// Puts `s`, which is in no queue, after those that go before it. O(1) if it goes last of all,
+  /// else O(n), where n are those before it or those after it, whichever are fewer.
   void insert(Sequence& s) noexcept {
     Sequence* later = nullptr;
     if (last_ != nullptr && goes_before(s, *last_)) later = find_later(s);
@@ -90,7 +90,7 @@ class WaitingQueue {
   }
 
  private:
-  /// The first that goes behind `s`, if the last does. Looks from both ends at once.
+  /// The first that goes after `s`, if the last does. Looks from both ends at once.
   [[nodiscard]] Sequence* find_later(const Sequence& s) const noexcept {
     Sequence* front = first_;
     Sequence* back = last_;

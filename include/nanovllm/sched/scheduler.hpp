@@ -169,7 +169,7 @@ class Scheduler {
   /// sequences are as before; those it admitted stay admitted, less the tokens that were to be
   /// copied for them; those that it forked wait again, for the step before may be undone, too; and
   /// those it preempted wait. Nothing is left of what it was to copy to host memory. Where the step
-  /// behind has already filled the places of sequences that were ending, its youngest wait again.
+  /// after it has already filled the places of sequences that were ending, its youngest wait again.
   /// Throws Error when it is not the newest.
   void cancel(const StepPlan& plan) {
     check(num_under_way_ > 0, "cancel: no step has begun");
@@ -179,7 +179,7 @@ class Scheduler {
       Sequence& s = *p.sequence;
       if (s.status == SequenceStatus::finished) continue;
       if (p.num_outputs() > 0) s.pending.pop_newest();
-      if (s.status == SequenceStatus::waiting) continue;  // a step behind this one preempted it
+      if (s.status == SequenceStatus::waiting) continue;  // a step after this one preempted it
       if (p.fork_of != nullptr) {
         states_.withdraw(s);
         continue;
@@ -274,7 +274,7 @@ class Scheduler {
     if (reason == FinishReason::none && s.num_known_tokens() >= s.max_total_tokens)
       reason = FinishReason::length;
     if (reason == FinishReason::none) return;
-    s.pending.clear();  // the step behind may draw one more
+    s.pending.clear();  // the next step may draw one more
     states_.finish(s, reason);
   }
 

@@ -28,7 +28,7 @@ enum class SequenceStatus : std::uint8_t {
 /// The scheduler's view of a request. Owned by the engine; the scheduler holds pointers, so a
 /// sequence must stay where it is from `add` until it is finished.
 ///
-/// Its tokens are the known ones, and behind them those that steps under way are yet to draw.
+/// Its tokens are the known ones, and after them those that steps under way are yet to draw.
 struct alignas(64) Sequence {
   // What a step reads of every sequence is in two cache lines.
   RequestId id = 0;
@@ -43,7 +43,7 @@ struct alignas(64) Sequence {
   /// What steps draw for it are candidates: its tokens come by `Beams::reorder`.
   bool is_beam = false;
   /// A beam that has nothing to compute before the next `Beams::reorder`: its candidates were
-  /// drawn, or it is one of those that begin behind the first choice.
+  /// drawn, or it is one of those that begin after the first choice.
   bool awaits_choice = false;
   bool wants_hidden = false;  ///< it draws nothing: its last token's row gives its hidden state
   std::int32_t num_computed_tokens = 0;  ///< K and V of tokens [0, n) are in the cache, or will be

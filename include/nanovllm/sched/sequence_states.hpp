@@ -56,7 +56,7 @@ class SequenceStates {
     }
   }
 
-  /// The sequence of `p`, which waits, runs from now on behind the tokens of `p.prefix`.
+  /// The sequence of `p`, which waits, runs from now on after the tokens of `p.prefix`.
   void admit(const PlannedSequence& p) {
     Sequence& s = *p.sequence;
     waiting_.erase(s);
@@ -113,7 +113,7 @@ class SequenceStates {
     });
   }
 
-  /// Gives back the blocks of `s` behind the first `num_kept`.
+  /// Gives back the blocks of `s` after the first `num_kept`.
   void drop_blocks(Sequence& s, std::int32_t num_kept) noexcept {
     const std::span<const BlockId> table(s.block_table);
     blocks_.release(table.subspan(static_cast<std::size_t>(num_kept)), block_priority<Policy>(s));
@@ -121,7 +121,7 @@ class SequenceStates {
   }
 
   /// The range of `p` is computed, and what is before `end` stays; the rest is to be computed
-  /// again. If the sequence waits, the step behind this one has preempted it: its blocks are gone,
+  /// again. If the sequence waits, the step after this one has preempted it: its blocks are gone,
   /// or in host memory with all that this step has written.
   void settle(const PlannedSequence& p, std::int32_t end) noexcept {
     Sequence& s = *p.sequence;

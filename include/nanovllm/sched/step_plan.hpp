@@ -14,7 +14,7 @@ namespace nanovllm {
 
 /// One sequence's share of a step: the token range it computes, stated outright.
 ///
-/// Its last `num_logits` rows give logits, and each of these draws a token: the one behind it. A
+/// Its last `num_logits` rows give logits, and each of these draws a token: the one after it. A
 /// prompt chunk that does not reach the sequence's end gives none; otherwise the first of them is
 /// the row of the sequence's last token. Further rows check guessed tokens: sample i is
 /// compared with token end - num_logits + 1 + i. The step's outcome says how many were right.

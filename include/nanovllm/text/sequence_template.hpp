@@ -9,7 +9,7 @@
 
 namespace nanovllm {
 
-/// What stands before and behind the tokens of a text. Qwen3-Embedding has `<|endoftext|>` behind,
+/// What stands before and after the tokens of a text. Qwen3-Embedding has `<|endoftext|>` after,
 /// Qwen3 has nothing.
 struct SequenceTemplate {
   std::vector<TokenId> before{}, behind{};

@@ -79,7 +79,7 @@ struct ChatMessageParts {
 };
 
 /// The parts of a whole text, with calls that are whole, whatever `options.mode`. Content before,
-/// between and behind calls is joined. `reason` as in ChatParser::finish. Throws as ChatParser.
+/// between and after calls is joined. `reason` as in ChatParser::finish. Throws as ChatParser.
 [[nodiscard]] ChatMessageParts parse_chat_message(std::string_view text, ChatParserOptions options,
                                                   FinishReason reason = FinishReason::stop);
 

@@ -172,7 +172,7 @@ NANOVLLM_INLINE JsonScanner::Status JsonScanner::push_number(char c) {
       if (is_digit) return Status::open;
       break;
   }
-  // Behind a whole number.
+  // After a whole number.
   if (depth_ == 0) return Status::complete_before;
   state_ = State::next;
   return push(c);

@@ -17,7 +17,7 @@ enum class Reasoning : std::uint8_t {
   open,      ///< it begins inside of one, because the prompt ends with "<think>"
 };
 
-/// Takes a text piece by piece. The line feeds at both ends of a thought and those behind it belong
+/// Takes a text piece by piece. The line feeds at both ends of a thought and those after it belong
 /// to neither part. A thought that never ends is all there is.
 ///
 /// What a piece's last bytes belong to may depend on the next ones: line feeds in a thought, the

@@ -31,11 +31,11 @@ enum class ToolCallMode : std::uint8_t {
 
 /// Takes a text piece by piece and gives content and tool calls as ChatEvents, neighbours of one
 /// kind and call as one. Bytes that the next ones may make part of a call are held back: a tag's
-/// beginning, a line feed, white space behind a call. So the events, once neighbours are joined,
+/// beginning, a line feed, white space after a call. So the events, once neighbours are joined,
 /// are the same however the text is split.
 ///
 /// Tags that end a call may be missing, see the readers in tool_calls/. A line feed right before a
-/// call, white space between calls, and white space behind the last call where nothing else
+/// call, white space between calls, and white space after the last call where nothing else
 /// follows, are dropped: the chat templates write calls so.
 class ToolCallParser {
  public:

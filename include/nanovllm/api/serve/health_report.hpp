@@ -31,7 +31,7 @@ struct HealthReport {
 [[nodiscard]] HealthReport health_report(const Health& health, bool is_draining = false);
 [[nodiscard]] HealthReport health_report(const AnyEngine& engine, bool is_draining = false);
 
-/// Reports the health of an engine that may recover. After a failure, or a reset behind one, the
+/// Reports the health of an engine that may recover. After a failure, or a reset after one, the
 /// report is 503, so a load balancer sends no requests, and without requests no step could show
 /// that the engine works again. So each report of such an engine that is idle also submits a
 /// request of one token in and one out, at most once every `interval`. If that succeeds, the next

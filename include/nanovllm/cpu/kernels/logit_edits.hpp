@@ -59,7 +59,7 @@ namespace detail {
 
 // ---- What operands must be beyond their shapes.
 
-/// Throws unless the lists lie behind each other within their values.
+/// Throws unless the lists lie after each other within their values.
 template <class T>
 void check_lists(const char* op, const char* operand, const ListsView<T>& lists) {
   const std::int64_t n = lists.starts.extent(0) - 1;

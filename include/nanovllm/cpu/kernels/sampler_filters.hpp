@@ -287,7 +287,7 @@ struct Nucleus {
   return settings.top_p < 1 && !(settings.top_k > 0 && settings.top_k < vocab);
 }
 
-/// What top_k, top_p behind it, and min_p leave of a row whose largest logit is finite. The lowest
+/// What top_k, top_p after it, and min_p leave of a row whose largest logit is finite. The lowest
 /// id with the largest logit is always among it.
 [[nodiscard]] inline Cut find_cut(const LogitRow& row, const SamplingRow& settings, float largest,
                                   const SamplerKernels& kernels) {
@@ -323,7 +323,7 @@ struct Nucleus {
 /// The token drawn from what top_p, of all tokens, and `cut` keep. The winner among more tokens is
 /// the winner among those kept if it is one of them; if it is not, they are all before it. So draws
 /// go on among those, until one is kept: 1 - ln top_p draws in the mean, and hardly more than one
-/// behind a guess that leaves little more than what is kept.
+/// after a guess that leaves little more than what is kept.
 /// @param first  the lowest id with the largest logit
 /// @param cut    a bound alone, that of min_p
 [[nodiscard]] inline TokenId draw_from_nucleus(const LogitRow& row, const SamplingRow& settings,

@@ -3,7 +3,7 @@
 /// Contract: ops/publish_results.hpp.
 ///
 /// Some hundred bytes a step over PCIe; the time is that of a kernel's start, about 1 us, where a
-/// copy behind a graph takes 8 (H200, `boundary_bench`).
+/// copy after a graph takes 8 (H200, `boundary_bench`).
 
 #include <cuda_runtime.h>
 

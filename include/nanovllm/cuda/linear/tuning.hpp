@@ -26,7 +26,7 @@ inline constexpr std::int64_t kRowBuckets[] = {
 enum class ProductKind : std::uint8_t {
   plain,
   normed,  ///< RMSNorm of x ahead
-  gated,   ///< RMSNorm of x ahead, where a kernel has that choice, or none; SwiGLU behind
+  gated,   ///< RMSNorm of x ahead, where a kernel has that choice, or none; SwiGLU after
 };
 
 /// All forms of such a kernel, for each kind. A variant of a kind is an index into its own.

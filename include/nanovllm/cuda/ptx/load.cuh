@@ -13,7 +13,7 @@ enum class Through { l1_and_l2, l2 };
 /// 16 bytes of global memory, or zeros where `wanted` is false; then `p` is not read.
 ///
 /// l1_and_l2: for data that no kernel writes. It is not the non-coherent load, because ptxas moves
-/// those behind `grid_dependency_wait`.
+/// those after `grid_dependency_wait`.
 /// l2: for data that an earlier kernel wrote.
 template <Through kThrough>
 __device__ __forceinline__ uint4 load_16_or_zero(const void* p, bool wanted) {

@@ -8,7 +8,7 @@
 
 namespace nanovllm::cuda {
 
-/// The right to run kernels whose blocks wait for blocks behind them. All blocks of such a kernel
+/// The right to run kernels whose blocks wait for blocks after them. All blocks of such a kernel
 /// must be on the device together: two of them at once, on two streams, could each hold
 /// multiprocessors that the other waits for.
 struct WaitsForLaterBlocks {};

@@ -57,11 +57,11 @@ class Graph {
     return *this;
   }
 
-  /// Whether it begins with one kernel, which `set_first` names: of what comes behind nothing, one
+  /// Whether it begins with one kernel, which `set_first` names: of what comes after nothing, one
   /// thing is a kernel. Others may be there: NCCL's first call in a recording has a stream of its
   /// own wait for an event outside of it, in no order with the first kernel. That needs none: a
-  /// replay comes behind all that its stream was given before, what reads the kernel's results was
-  /// recorded behind it, and other arguments move no node.
+  /// replay comes after all that its stream was given before, what reads the kernel's results was
+  /// recorded after it, and other arguments move no node.
   [[nodiscard]] bool begins_with_kernel() const { return first_ != nullptr; }
 
   /// Launches from now on run the first kernel, whose only argument is an `Args`, on `grid` with

@@ -30,11 +30,11 @@ __device__ __forceinline__ void grid_dependency_wait() {
 /// it then waits in its own `grid_dependency_wait`. Gives no visibility of writes.
 ///
 /// Kernels call it first, ahead of their own wait: a kernel that stands by costs nothing but its
-/// place on a multiprocessor, and a linear layer behind it has its weights on their way sooner. It
+/// place on a multiprocessor, and a linear layer after it has its weights on their way sooner. It
 /// makes nothing less safe for kernels that wait before they touch what others do: a kernel is done
 /// only when those ahead of it are, because it has waited for them. The exceptions are readers that
-/// do not wait: see `NextStart`, and cuda/experts, where a product by gates and ups calls it behind
-/// its wait, because the product behind it reads the plan ahead of its own.
+/// do not wait: see `NextStart`, and cuda/experts, where a product by gates and ups calls it after
+/// its wait, because the product after it reads the plan ahead of its own.
 __device__ __forceinline__ void grid_dependency_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -52,7 +52,7 @@ enum class NextStart : std::uint8_t {
 __device__ __forceinline__ void launch_next_early(NextStart start) {
   if (start == NextStart::at_once) grid_dependency_launch();
 }
-/// Behind `grid_dependency_wait`.
+/// After `grid_dependency_wait`.
 __device__ __forceinline__ void launch_next_late(NextStart start) {
   if (start == NextStart::after_wait) grid_dependency_launch();
 }

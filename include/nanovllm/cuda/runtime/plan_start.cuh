@@ -8,12 +8,12 @@
 namespace nanovllm::cuda {
 
 /// Whether what decode attention reads was written by kernels that have ended before any kernel
-/// behind them starts: the plan of attention, and all keys but the newest. The ops of a step share
+/// after them starts: the plan of attention, and all keys but the newest. The ops of a step share
 /// one and tell it what they enqueue.
 ///
-/// A kernel starts once all blocks of the one before it have started at least. So if a norm behind
+/// A kernel starts once all blocks of the one before it have started at least. So if a norm after
 /// the plan lets the next kernel start only after its own wait (`NextStart::after_wait`), no kernel
-/// behind that norm starts before the plan is there.
+/// after that norm starts before the plan is there.
 class PlanStart {
  public:
   /// A plan was enqueued. With `has_new_keys` the step's decodes see keys that it stores just
@@ -25,8 +25,8 @@ class PlanStart {
   /// Blocks were copied, which decodes may read: not early, until a norm has waited.
   void copied() { is_visible_ = false; }
 
-  /// For a norm that is to be enqueued: the first one behind the plan makes it visible, the others
-  /// need not hold up the kernel behind them.
+  /// For a norm that is to be enqueued: the first one after the plan makes it visible, the others
+  /// need not hold up the kernel after them.
   [[nodiscard]] NextStart behind_norm() {
     return std::exchange(is_visible_, true) ? NextStart::at_once : NextStart::after_wait;
   }

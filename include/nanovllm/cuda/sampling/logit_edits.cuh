@@ -47,7 +47,7 @@ struct TokenRange {
 /// of `mask` is 0 -inf, unless that is null. Without a copy, logits are read only where a vector of
 /// four has tokens of both kinds: writing less than a sector costs reading it anyway.
 ///
-/// A warp has kGroups · 128 tokens, one behind the other; lane l, of each 128, four from 4 · l on.
+/// A warp has kGroups · 128 tokens, one after the other; lane l, of each 128, four from 4 · l on.
 template <int kGroups>
 __device__ __forceinline__ void copy_and_mask(float* logits, float* copy, const std::uint32_t* mask,
                                               TokenRange range) {

@@ -39,7 +39,7 @@ struct PlainPart {
     return 4 * std::int64_t{group(unit, thread)};
   }
 
-  /// A thread's logits of a unit as they lie in memory; -inf behind the part.
+  /// A thread's logits of a unit as they lie in memory; -inf after the part.
   [[nodiscard]] __device__ __forceinline__ float4 load(int unit,
                                                        unsigned thread = threadIdx.x) const {
     const std::int64_t at = first(unit, thread);

@@ -134,7 +134,7 @@ __device__ __forceinline__ float warp_earliest(float at) {
 }
 
 /// The winner among the tokens of a warp that arrive by `latest`: `at` are those of the thread's
-/// smallest key, and groups behind a second one are read again. In all lanes.
+/// smallest key, and groups after a second one are read again. In all lanes.
 template <int kThreads>
 __device__ inline Arrival first_of_warp(const PlainPart<kThreads>& part, const PlainDraw& draw,
                                         const PlainKeys& keys, const float (&at)[4], float latest) {

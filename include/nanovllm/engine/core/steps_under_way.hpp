@@ -22,7 +22,7 @@ namespace nanovllm {
 /// sequences as they were before it. Called under the core's lock.
 ///
 /// Between two calls these are the steps that the runner has, one for one: a step that the runner
-/// took is here until it was waited for, whatever happens behind its launch, and a step that the
+/// took is here until it was waited for, whatever happens after its launch, and a step that the
 /// runner did not take is not here. So what `StepRunner::wait` gives is always of the oldest.
 template <class Scheduler>
 class StepsUnderWay {
@@ -53,7 +53,7 @@ class StepsUnderWay {
   /// The oldest is delivered.
   void pop_oldest() { steps_.pop_front(); }
 
-  /// Whether the newest has failed before it was waited for: what is launched behind it fails too.
+  /// Whether the newest has failed before it was waited for: what is launched after it fails too.
   [[nodiscard]] bool has_failed() const { return !empty() && steps_.back().error != nullptr; }
 
   /// Ends the requests in `step` whose logits processors threw, with that error. The other requests
@@ -96,7 +96,7 @@ class StepsUnderWay {
   }
 
   /// The oldest, which was waited for, could not be computed, or its results not taken: its
-  /// requests end with the error. Steps behind it are undone and planned again: they may build on
+  /// requests end with the error. Steps after it are undone and planned again: they may build on
   /// what it did not compute.
   void fail_oldest(const std::string& error) {
     undo_behind(1);
@@ -130,7 +130,7 @@ class StepsUnderWay {
     }
   }
 
-  /// Waits for the steps behind the oldest `num_left` and undoes them, the newest first.
+  /// Waits for the steps after the oldest `num_left` and undoes them, the newest first.
   void undo_behind(std::size_t num_left) {
     for (std::size_t i = num_left; i < steps_.size(); ++i) wait_ignoring_errors();
     for (; steps_.size() > num_left; steps_.pop_back()) cancel(steps_.back());

@@ -104,7 +104,7 @@ class Frontend {
   void check_conversation(const std::vector<TokenId>& tokens) const;
 
  private:
-  /// The most tokens of a prompt: one generated token must fit behind them.
+  /// The most tokens of a prompt: one generated token must fit after them.
   [[nodiscard]] std::int64_t max_prompt_tokens() const { return rules_.max_total_tokens - 1; }
 
   /// Throws RequestError unless requests with these settings can be served.
@@ -290,7 +290,7 @@ NANOVLLM_INLINE std::vector<std::vector<TokenId>> Frontend::encode_bad_words(
     const std::vector<std::string>& words) const {
   std::vector<std::vector<TokenId>> out;
   for (const std::string& word : words) {
-    // As the beginning of a text, and behind a space, which many tokens begin with.
+    // As the beginning of a text, and after a space, which many tokens begin with.
     for (const std::string& text : {word, " " + word}) {
       std::vector<TokenId> tokens = text_.tokenizer->encode(text);
       if (tokens.empty() || std::find(out.begin(), out.end(), tokens) != out.end()) continue;

@@ -33,7 +33,7 @@ class LatencyHistogram {
     return *this;
   }
 
-  /// What was added behind `earlier`, a copy of this one.
+  /// What was added after `earlier`, a copy of this one.
   [[nodiscard]] LatencyHistogram operator-(const LatencyHistogram& earlier) const noexcept {
     LatencyHistogram out;
     for (std::size_t i = 0; i < buckets_.size(); ++i) out.set(i, get(i) - earlier.get(i));
@@ -61,7 +61,7 @@ class LatencyHistogram {
   [[nodiscard]] double sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
 
   /// For each of `bounds`, in seconds and rising, the number of times that are certainly not above
-  /// it, and behind them the number of all. A bound may be amid a bucket, whose times then are not
+  /// it, and after them the number of all. A bound may be amid a bucket, whose times then are not
   /// counted: they are within 1/16 below it, or within a microsecond where that is more.
   [[nodiscard]] std::vector<std::int64_t> cumulative(std::span<const double> bounds) const {
     std::vector<std::int64_t> out;

@@ -10,7 +10,7 @@
 
 namespace nanovllm {
 
-/// How far the start-up is: the loading of weights, and on devices the stages behind it.
+/// How far the start-up is: the loading of weights, and on devices the stages after it.
 struct LoadProgress {
   std::uint64_t bytes_done = 0;
   std::uint64_t bytes_total = 0;

@@ -40,7 +40,7 @@ struct SequenceTerms {
   std::unique_ptr<SequenceProcessors> (*make_processors)(const LogitsProcessorSetup&) =
       &StandardLogitsProcessors<>::make;
 
-  /// How to search with beams behind a prompt of `num_prompt_tokens`, if `params` ask for it. These
+  /// How to search with beams after a prompt of `num_prompt_tokens`, if `params` ask for it. These
   /// terms must outlive the search.
   [[nodiscard]] BeamSearchTerms beam_search(std::int32_t num_prompt_tokens) const {
     return {.width = params.beam_width.value_or(1),

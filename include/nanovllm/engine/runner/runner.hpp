@@ -180,7 +180,7 @@ class Runner : public StepRunner {
     check(slots_.num_under_way() > 0, "wait: no step is under way");
     const int slot = slots_.oldest();
     std::exception_ptr& error = slots_.error(slot);
-    if (!error) error = broken_;  // by the step behind this one
+    if (!error) error = broken_;  // by the step after this one
     try {
       if (error) std::rethrow_exception(error);
       const auto active = ranks_[0].backend->activate();
@@ -190,7 +190,7 @@ class Runner : public StepRunner {
       end_step(nullptr);
       return results;
     } catch (...) {
-      if (!error) error = abandon();  // for the step behind it
+      if (!error) error = abandon();  // for the step after it
       end_step(error);
       std::rethrow_exception(error);
     }

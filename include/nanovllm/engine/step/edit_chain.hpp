@@ -117,7 +117,7 @@ class EditChain {
   }
 
   /// The same into `results`, which get room, on a backend whose ops are done when they return.
-  /// `logits` may have columns behind the vocabulary.
+  /// `logits` may have columns after the vocabulary.
   void run(Backend& backend, const SampleInputs& inputs, VectorView<const TokenId> previous,
            MatrixView<float> logits, StepResultsMemory<Backend::template Buffer>& results) {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();

@@ -44,7 +44,7 @@ namespace nanovllm {
 ///              backend ReplaysWithInputs), forward, sample, and publish_results where the
 ///              backend has it
 ///              otherwise: unpack_step, forward, sample, kernel by kernel
-///              what was drawn → pinned memory, unless published; an event behind it
+///              what was drawn → pinned memory, unless published; an event after it
 ///     sample   for deferred steps, which end with the logits: SampleInputs → device, the ops
 ///              of EditChain, what was drawn → pinned memory
 ///     wait     until the event
@@ -343,7 +343,7 @@ class GraphExecutor {
     backend_.replay(step.graph);
   }
 
-  /// What a graph holds behind unpack_step: forward pass and, unless the step is deferred, sampler.
+  /// What a graph holds after unpack_step: forward pass and, unless the step is deferred, sampler.
   void decode(std::int64_t size, Pool& kv, Recorded what) {
     const StepBatch<ViewOf> step = memory_.padded_views(size);
     ForwardBatch batch{step.forward, size};

@@ -34,7 +34,7 @@ class HiddenRows {
     network.forward(in, kv, logits);
   }
   /// The first `count` rows that the last forward pass gave are those of the step in `slot`. They
-  /// are copied behind it.
+  /// are copied after it.
   void fetch(int /*slot*/, std::int64_t /*count*/) {}
   /// Those rows, [count, hidden_size], when the step in `slot` is done; valid until the next
   /// `fetch` for it.

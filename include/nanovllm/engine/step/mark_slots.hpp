@@ -30,7 +30,7 @@ class MarkSlots {
     return slot.owner == owner && slot.num_tokens == num_tokens;
   }
 
-  /// The slot in which `owner` draws its token number `num_tokens` in this step, behind which the
+  /// The slot in which `owner` draws its token number `num_tokens` in this step, after which the
   /// slot knows that one, too. Changes `hint`, which is the owner's to keep.
   /// @param owner  not 0, and no other sequence's, ever.
   [[nodiscard]] Place take(std::uint64_t owner, std::optional<std::int32_t>& hint,

@@ -1,6 +1,6 @@
 #pragma once
 /// What tells the sampler how the rows of a step are drawn whose logits are edited before: it goes
-/// to the device by itself, behind the step's inputs or later.
+/// to the device by itself, after the step's inputs or later.
 
 #include <algorithm>
 #include <cstddef>
@@ -38,7 +38,7 @@ struct SampleBatch {
 static_assert(visits_every_field<SampleBatch>());
 
 /// A `SampleBatch` in one contiguous host arena, which keeps its capacity from step to step. Like
-/// StepInputs it can be sent: `counts_as_bytes()` and `bytes()`, one behind the other.
+/// StepInputs it can be sent: `counts_as_bytes()` and `bytes()`, one after the other.
 class SampleInputs {
  public:
   /// Packs the draws of `sampling` with `edits`, of as many rows.
@@ -77,7 +77,7 @@ class SampleInputs {
   [[nodiscard]] std::span<const std::byte> counts_as_bytes() const {
     return std::as_bytes(std::span(&header_, 1));
   }
-  /// Becomes the same as inputs of which `message` has the counts and the bytes, one behind the
+  /// Becomes the same as inputs of which `message` has the counts and the bytes, one after the
   /// other. Throws Error when they do not fit together.
   void unpack(std::span<const std::byte> message) {
     check(message.size() >= sizeof(Header), "sample inputs: a message of ", message.size(),

@@ -56,7 +56,7 @@ template <class T>
   return {array_at<std::int32_t>(base, lists.starts), array_at<T>(base, lists.values)};
 }
 
-/// The fields of a `Batch` packed one behind the other, so that a device, or another process, gets
+/// The fields of a `Batch` packed one after the other, so that a device, or another process, gets
 /// them in one copy. Lists are as long as they are: none is padded. Keeps its capacity.
 template <template <template <class Field> class Stored> class Batch>
 class StepArena {

@@ -40,7 +40,7 @@ static_assert(visits_every_field<StepBatch>());
 
 // ---- On the host, being filled ----
 
-/// Lists that are filled one behind the other.
+/// Lists that are filled one after the other.
 template <class T>
 struct HostLists {
   std::vector<std::int32_t> starts{0};

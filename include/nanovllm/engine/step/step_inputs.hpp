@@ -21,11 +21,11 @@ namespace nanovllm {
 ///
 /// A model computes decodes and prompt chunks in different ways (ForwardBatch). Here a decode is
 /// whatever is better computed as one: the plan's own; a chunk of a single token; and, where
-/// decodes read what they have in common once, the tokens of a short chunk behind a long prefix,
+/// decodes read what they have in common once, the tokens of a short chunk after a long prefix,
 /// each as a separate row. As a chunk it would keep few of a device's processors busy.
 class StepInputs {
  public:
-  /// A chunk is computed as rows up to so many tokens, and behind as many or more.
+  /// A chunk is computed as rows up to so many tokens, and after as many or more.
   static constexpr std::int32_t kMaxChunkRows = 64;
   static constexpr std::int32_t kMinChunkPrefix = 512;
 
@@ -39,7 +39,7 @@ class StepInputs {
   void set_share_from(std::optional<std::int64_t> share_from) { share_from_ = share_from; }
 
   /// Lays out `plan`, whose sequences have their blocks by now. Row i of `sampling` belongs to the
-  /// i-th row of logits: those of a planned sequence behind each other, in the plan's order.
+  /// i-th row of logits: those of a planned sequence after each other, in the plan's order.
   void build(const StepPlan& plan, std::int64_t block_size, const HostSamplingBatch& sampling);
 
   /// Lays out a deferred step: its forward pass is computed, and how its logits are drawn from
@@ -53,7 +53,7 @@ class StepInputs {
     return std::as_bytes(std::span(&header_, 1));
   }
 
-  /// Becomes the same as inputs of which `message` has the counts and the bytes, one behind the
+  /// Becomes the same as inputs of which `message` has the counts and the bytes, one after the
   /// other. Throws Error when they do not fit together.
   void unpack(std::span<const std::byte> message);
 
@@ -61,7 +61,7 @@ class StepInputs {
   [[nodiscard]] const StepBatch<PackedOf>& fields() const { return arena_.fields(); }
 
   [[nodiscard]] std::int64_t num_tokens() const { return fields().forward.tokens.size; }
-  /// Rows that are decodes, and chunks behind them.
+  /// Rows that are decodes, and chunks after them.
   [[nodiscard]] std::int64_t num_sequences() const { return fields().forward.kv_lens.size; }
   [[nodiscard]] std::int64_t num_decodes() const { return header_.num_decodes; }
   [[nodiscard]] std::int64_t num_samples() const { return fields().forward.logit_rows.size; }

@@ -23,7 +23,7 @@ struct StepCopies {
 /// Makes a step's copies, and hands out the pool's layers. Where a backend copies to host memory
 /// and back while it computes (AwaitSwapArgs), whatever uses a layer waits for that layer's
 /// copies, so that the first layers are computed while blocks of later ones still arrive. Whatever
-/// happens in between, behind the end of its life all copies are awaited.
+/// happens in between, after the end of its life all copies are awaited.
 template <class Backend, class Pool>
 class StepKv {
   using Kv = KvElementOf<Pool>;

@@ -19,7 +19,7 @@ struct StepMemorySlot {
   typename Backend::template HostBuffer<std::byte> draws;  ///< SampleInputs of a deferred step
   StepResultsMemory<Backend::template HostBuffer> results;
   typename Backend::Event done;
-  bool uploading = false;  ///< `inputs` or `draws` is being read, and `done` is not behind that yet
+  bool uploading = false;  ///< `inputs` or `draws` is being read, and `done` is not after that yet
 
   /// Copies a step's inputs to the device, and returns where they begin there. Waits for the step
   /// that used this memory before.

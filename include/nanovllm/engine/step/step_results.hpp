@@ -13,7 +13,7 @@
 
 namespace nanovllm {
 
-/// What a step's rows of logits gave, in host memory: those of a sequence behind each other, of its
+/// What a step's rows of logits gave, in host memory: those of a sequence after each other, of its
 /// prompt before those that draw, in the plan's order. Valid until the next launch but one.
 struct StepResults {
   VectorView<const TokenId> tokens;      ///< [samples]

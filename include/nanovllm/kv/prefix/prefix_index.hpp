@@ -37,7 +37,7 @@ struct PrefixKey {
 
 /// A hash table from prefixes to blocks, chained through per-block records. Nothing is allocated
 /// after construction. Several blocks may hold equal content: they are *duplicates*, of which only
-/// the newest is in the table, with the others in a list behind it. An entry is the block itself,
+/// the newest is in the table, with the others in a list after it. An entry is the block itself,
 /// so it cannot outlive or outdate it.
 ///
 /// A lookup compares no more than `kMaxWalk` blocks. Those that collide beyond that are not found,
@@ -72,14 +72,14 @@ class PrefixIndex {
     return salts_[static_cast<std::size_t>(block)];
   }
 
-  /// The block that holds `block_tokens` behind the prefix `parent`; the newest of duplicates.
+  /// The block that holds `block_tokens` after the prefix `parent`; the newest of duplicates.
   /// @param salt  of the prefix; read only where `parent` is empty.
   [[nodiscard]] std::optional<BlockId> find(PrefixKey parent, std::span<const TokenId> block_tokens,
                                             const CacheSalt& salt = {}) const {
     return find(Hash::hash(parent.hash, block_tokens), parent, block_tokens, salt);
   }
 
-  /// Enters `block`, which must not be in the index, as holding `block_tokens` behind `parent`.
+  /// Enters `block`, which must not be in the index, as holding `block_tokens` after `parent`.
   void insert(BlockId block, PrefixKey parent, std::span<const TokenId> block_tokens,
               const CacheSalt& salt = {}) {
     const std::uint64_t hash = Hash::hash(parent.hash, block_tokens);

@@ -18,7 +18,7 @@ struct PrefixMatch {
   std::vector<BlockId> blocks{};  ///< hold the first blocks.size() · B tokens
   /// Its first num_tokens - blocks.size() · B slots, 1 to B - 1, are copied.
   std::optional<BlockId> copy_tail{};
-  /// Of the host's pool, with the tokens behind those of `blocks`. The last one may be filled in
+  /// Of the host's pool, with the tokens after those of `blocks`. The last one may be filled in
   /// part, if it is the sequence's own. A prefix cache leaves this to the block manager.
   std::vector<BlockId> host_blocks{};
 

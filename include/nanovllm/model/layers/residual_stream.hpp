@@ -38,7 +38,7 @@ inline constexpr bool kFusesNorms =
                ProjectQkvArgs<typename Context::Activation, typename Context::Matrix,
                               typename Context::KvElement, typename Context::Weight>>;
 
-/// The communicator sums over ranks with the residual and RMSNorm behind the sum.
+/// The communicator sums over ranks with the residual and RMSNorm after the sum.
 template <class Context>
 inline constexpr bool kNormsSums = requires(const Context& context, typename Context::Rows x,
                                             VectorView<const typename Context::Weight> weight) {
@@ -74,7 +74,7 @@ class ResidualStream {
   using Rows = typename Context::Rows;
   using NormParameters = typename Norm::template Parameters<Context>;
 
-  /// Whether the sum over ranks is left to the norm behind it.
+  /// Whether the sum over ranks is left to the norm after it.
   static constexpr bool kDefersSums = std::same_as<Norm, RmsNorm> && kNormsSums<Context>;
   static constexpr bool kHasHalves = std::same_as<Norm, RmsNorm> && kOverlapsSums<Context>;
 

@@ -20,8 +20,8 @@ namespace nanovllm {
 /// it long, whatever the load.
 ///
 /// Running and waiting sequences have one order. A running one that finds no block takes those of
-/// one behind it, which the preemption policy chooses, by default the last. A waiting one without a
-/// place or room also takes those of running ones, if they are kMargin behind it: half a window, so
+/// one after it, which the preemption policy chooses, by default the last. A waiting one without a
+/// place or room also takes those of running ones, if they are kMargin after it: half a window, so
 /// that work which has begun is not thrown away for a small lead. Both only if that is enough. No
 /// waiting sequence overtakes another, except one that waits for a prefix that one before it
 /// computes.
@@ -106,7 +106,7 @@ struct PriorityWithin {
     }
 
     /// Plans to admit `s`, whose turn is before running sequence `i`, if need be in the place of
-    /// some behind it. Returns whether it has.
+    /// some after it. Returns whether it has.
     [[nodiscard]] bool admit(Sequence& s, std::size_t i) {
       const bool is_overtaking = std::ranges::any_of(
           builder_.preempted(), [&](const Sequence* p) { return goes_before(*p, s); });

@@ -21,7 +21,7 @@ using AllModels = Models<Qwen3<shapes::qwen3_any>,  //
                          Gpt2<shapes::gpt2_any>,    //
                          Qwen3Moe<shapes::qwen3_moe_any>>;
 
-/// The same behind the published sizes of Qwen3. Where a backend has kernels for them, as CUDA's
+/// The same after the published sizes of Qwen3. Where a backend has kernels for them, as CUDA's
 /// has, they are separate engines, of which attention is faster.
 using PublishedModels =
     Models<Qwen3<shapes::fairytale>, Qwen3<shapes::qwen3_0_6b>, Qwen3<shapes::qwen3_1_7b>,

@@ -104,7 +104,7 @@ struct ScaleAndMin {
   float scale, min;
 };
 
-/// Those of all eight in a block of Q4_K or Q5_K: behind d and dmin, in twelve bytes.
+/// Those of all eight in a block of Q4_K or Q5_K: after d and dmin, in twelve bytes.
 [[nodiscard]] inline std::array<ScaleAndMin, 8> scales_at(Bytes block) {
   const float d = half_at(block), d_min = half_at(block + 2);
   const Bytes b = block + 4;

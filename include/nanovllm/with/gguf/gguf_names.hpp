@@ -64,7 +64,7 @@ inline constexpr std::array<ModuleName, 4> kQwen3Others{{{"token_embd", "model.e
                                                          {"output_norm", "model.norm"},
                                                          {"output", "lm_head"},
                                                          {"cls.output", "score"}}};
-/// Behind "model.layers.N.mlp.experts.E.".
+/// After "model.layers.N.mlp.experts.E.".
 inline constexpr std::array<ModuleName, 3> kExperts{
     {{"ffn_gate_exps", "gate_proj"}, {"ffn_up_exps", "up_proj"}, {"ffn_down_exps", "down_proj"}}};
 

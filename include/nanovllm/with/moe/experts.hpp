@@ -89,7 +89,7 @@ class ExpertLayer {
   }
 
   /// out = the mixture for x, both [n, in], or with `accumulate` out += it, rounded before and
-  /// behind; out may be x. `router` is [num_experts, in]; `experts` are those from
+  /// after; out may be x. `router` is [num_experts, in]; `experts` are those from
   /// `first_expert` on. Where ranks divide the experts, each by columns or the list of them, it is
   /// this rank's part of a sum over all. `slots` and `counts` are as in with/moe/route_experts.hpp.
   template <class Router>

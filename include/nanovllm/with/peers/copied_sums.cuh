@@ -7,12 +7,12 @@
 ///                         residual = round(sum of both x + residual)
 ///                         out      = RMSNorm of the residual · weight
 ///
-/// with the bits of `all_reduce_add_norm` (sum.cuh). Behind the rows comes a word, the number of
+/// with the bits of `all_reduce_add_norm` (sum.cuh). After the rows comes a word, the number of
 /// the sum, by a copy of its own: copies of one stream come one after the other.
 ///
 /// Both ranks begin and finish the same sums in the same order, and at most kMostUnderWay at a
 /// time. Why a place in memory is free when sum n is copied there: it held sum n - 4. This rank
-/// begins sum n behind its finish of n - 2, for which the other rank had begun n - 2, behind its
+/// begins sum n after its finish of n - 2, for which the other rank had begun n - 2, after its
 /// own finish of n - 4.
 ///
 /// Floor of an exchange: its bytes over the link's rate in one direction. The kernel reads x, what
@@ -121,7 +121,7 @@ class CopiedSums {
                      "cudaMemcpyAsync");
   }
 
-  /// Begins a sum of dense rows, behind what the context's stream has been given.
+  /// Begins a sum of dense rows, after what the context's stream has been given.
   template <Element T>
   void begin(MatrixView<const T> x) {
     const auto bytes = static_cast<std::size_t>(x.size()) * sizeof(T);

@@ -52,7 +52,7 @@ class Exchange {
     }
   }
 
-  /// Waits for the sum. Behind `send`.
+  /// Waits for the sum. After `send`.
   [[nodiscard]] __device__ __forceinline__ uint4 receive(uint4 own, Patience& patience) const {
     if constexpr (kShots == Shots::one) {
       return sum_of_all(own, patience);
@@ -110,7 +110,7 @@ class Exchange {
   __device__ __forceinline__ void send_to_others(uint4 sent) const {
 #pragma unroll
     for (int i = 1; i < kMost; ++i) {
-      // Every rank begins with the one behind it, so that no link is asked by all at once.
+      // Every rank begins with the one after it, so that no link is asked by all at once.
       const int to = view_.rank + i < view_.size ? view_.rank + i : view_.rank + i - view_.size;
       if (i < view_.size) store_relaxed(view_.buffers[to] + sent_at_, sent);
     }

@@ -1,5 +1,5 @@
 #pragma once
-/// Times the ways of a sum over ranks with a norm behind it.
+/// Times the ways of a sum over ranks with a norm after it.
 
 #include <cuda_runtime.h>
 

@@ -21,7 +21,7 @@
 ///   stores in the memory that the pushes of call n go to. A rank is at most one call ahead of
 ///   another.
 /// - A replay of a graph. The number of the call is in device memory. All threads read it, then one
-///   of the last block to have done so counts on; the next kernel reads it behind its own wait.
+///   of the last block to have done so counts on; the next kernel reads it after its own wait.
 
 #include <cuda_runtime.h>
 
@@ -93,7 +93,7 @@ __device__ __forceinline__ uint4 load_relaxed(const void* p) {
   return v;
 }
 
-/// What this thread reads behind it is as new as the word.
+/// What this thread reads after it is as new as the word.
 [[nodiscard]] __device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* p) {
   std::uint32_t v;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
@@ -126,7 +126,7 @@ struct Call {
   std::uint32_t has_ended;  ///< kHasEnded: the kernel waits for no rank; its result is garbage
 };
 
-/// Reads the number of this call. Behind `grid_dependency_wait`, by every thread.
+/// Reads the number of this call. After `grid_dependency_wait`, by every thread.
 [[nodiscard]] __device__ __forceinline__ Call begin_call(const View& view) {
   const uint4 state = load_relaxed(view.state);
   return {state.x, state.z};
@@ -137,7 +137,7 @@ struct Call {
 /// ended.
 ///
 /// No thread of this kernel reads the number after it has changed. Each thread's argument of the
-/// barrier depends on what it has read, and the last block changes the number behind its barrier.
+/// barrier depends on what it has read, and the last block changes the number after its barrier.
 [[nodiscard]] __device__ __forceinline__ bool count_call(const View& view, const Call& call) {
   const auto bit = static_cast<int>((call.number | call.has_ended) / kHasEnded);
   const bool has_ended = __syncthreads_or(bit) != 0;

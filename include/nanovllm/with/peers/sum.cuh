@@ -1,11 +1,11 @@
 #pragma once
-/// Sums over ranks through the memory of peers: plain, and with a residual and RMSNorm behind them.
+/// Sums over ranks through the memory of peers: plain, and with a residual and RMSNorm after them.
 ///
 ///   all_reduce            x = Σ over ranks of x
 ///   all_reduce_add_norm   residual = round(Σ over ranks of x + residual)
 ///                         out      = round(residual · rsqrt(mean(residual²) + eps)) · weight
 ///
-/// The sum is float32 in rank order, rounded once. What comes behind it has the bits of
+/// The sum is float32 in rank order, rounded once. What comes after it has the bits of
 /// `add_rms_norm` on that sum, whose parts it is made of.
 ///
 /// x, residual and out [n, width], weight [width]. A block takes units: rows where there is a norm,
@@ -16,7 +16,7 @@
 /// before it waits, and an idle device has room for all blocks. Kernels of several ranks on one
 /// device need room beside each other, which `Launch::max_blocks` gives them.
 ///
-/// The kernel behind starts when those ahead of this one are done, and stands by while this one
+/// The next kernel starts when those ahead of this one are done, and stands by while this one
 /// waits for other ranks. Of several such sums in a stream at most two are on the device at a time.
 ///
 /// Bytes over links: see exchange.cuh. In the device's memory what arrives is written, read and

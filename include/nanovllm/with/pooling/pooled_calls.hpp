@@ -34,7 +34,7 @@ namespace nanovllm {
 
 namespace detail {
 
-/// Replaces each input by its last tokens, at most `most`, behind and before those that the
+/// Replaces each input by its last tokens, at most `most`, after and before those that the
 /// tokeniser adds to it.
 NANOVLLM_INLINE void cut_inputs(const AnyEngine& engine, std::vector<Prompt>& inputs,
                                 std::optional<std::size_t> most, const char* what) {

@@ -23,7 +23,7 @@ class Pooler {
   virtual ~Pooler() = default;
 
   /// Called in the step that has computed the prompt. What it throws is the request's error.
-  /// @param hidden  [hidden_size]: the hidden state behind the network's last norm.
+  /// @param hidden  [hidden_size]: the hidden state after the network's last norm.
   [[nodiscard]] virtual std::vector<float> pool(std::span<const float> hidden) const = 0;
 };
 

@@ -32,7 +32,7 @@ namespace nanovllm {
 /// What its sequence adds to it later is seen when the block is full or when the sequence gives it
 /// back: a step that draws one token more for each of its sequences must not search.
 ///
-/// Full blocks of equal content behind the same tokens are *duplicates* of one node. A sequence
+/// Full blocks of equal content after the same tokens are *duplicates* of one node. A sequence
 /// that uses a block uses one of each node before it, too. So a free block without duplicates has
 /// nothing below it that is in use, and was given back later than what is below it. Nor does it go
 /// before that (`Eviction::keep_up`). So the free block that goes first is a leaf, or has a
@@ -245,7 +245,7 @@ class RadixPrefixCache {
     return find(node(n).parent, trie_.salt(n), wanted);
   }
 
-  /// A block that is not in the tree, behind `parent`.
+  /// A block that is not in the tree, after `parent`.
   void enter(BlockId block, NodeId parent, std::span<const TokenId> held,
              const CacheSalt& salt) noexcept {
     const auto found = find(parent, salt, held);

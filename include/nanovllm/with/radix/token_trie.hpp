@@ -139,7 +139,7 @@ class TokenTrie {
 
  private:
   struct Link {
-    NodeId left = kNone, right = kNone;  ///< of its siblings, those sorted before and behind
+    NodeId left = kNone, right = kNone;  ///< of its siblings, those sorted before and after
     NodeId children = kNone;             ///< one of them, with the others left and right of it
     std::int32_t size = 0;
   };

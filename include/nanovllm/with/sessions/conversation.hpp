@@ -23,8 +23,8 @@ struct Conversation {
   std::vector<ChatMessage> messages{};
   CacheSalt salt{};
 
-  /// The conversation with `prompt` behind it, which is the prompt of a turn. Throws RequestError
-  /// where text or tokens are put behind messages, or messages behind tokens, and for a
+  /// The conversation with `prompt` after it, which is the prompt of a turn. Throws RequestError
+  /// where text or tokens are put after messages, or messages after tokens, and for a
   /// `cache_salt` that is not the conversation's.
   [[nodiscard]] Conversation with(const Prompt& prompt, const Frontend& frontend) const;
 

@@ -72,7 +72,7 @@ class HeldSequences {
     holder->tokens.swap(s.tokens);
     holder->block_table.swap(s.block_table);
     holder->salt = s.salt;
-    // Of what it computed, what is certain: a step under way may write behind that.
+    // Of what it computed, what is certain: a step under way may write after that.
     hold(*holder, s.num_published_tokens);
   }
 
@@ -184,7 +184,7 @@ class HeldSequences {
     return true;
   }
 
-  /// Gives back the blocks of `s` behind the first `num_kept`.
+  /// Gives back the blocks of `s` after the first `num_kept`.
   void let_go_behind(Sequence& s, std::int32_t num_kept) noexcept {
     const std::size_t first = std::min(static_cast<std::size_t>(num_kept), s.block_table.size());
     const std::span<const BlockId> table = std::span(s.block_table).subspan(first);

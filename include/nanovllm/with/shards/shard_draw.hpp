@@ -77,7 +77,7 @@ struct SurveyShardArgs {
   MatrixView<float> survey;  ///< [rows, kSurveyWords], dense, out
 };
 
-/// What wins in the shard. With surveys it comes behind `survey_shard` of the same rows, without
+/// What wins in the shard. With surveys it comes after `survey_shard` of the same rows, without
 /// `sample` or another survey between: a backend may keep what it has found there.
 struct DrawShardArgs {
   ShardLogits logits;

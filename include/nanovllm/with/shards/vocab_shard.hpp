@@ -16,7 +16,7 @@ namespace nanovllm {
 struct VocabShard {
   std::int64_t rank = 0;
   std::int64_t num_ranks = 1;
-  std::int64_t first_token = 0;  ///< rank · num_columns; may be behind the vocabulary
+  std::int64_t first_token = 0;  ///< rank · num_columns; may be after the vocabulary
   std::int64_t num_tokens = 0;   ///< may be none
   std::int64_t num_columns = 0;  ///< of the shard's logits, padding included; the same on all ranks
 };

@@ -46,7 +46,7 @@ struct DiskName {
     return of(XXH3_128bits(both, sizeof both));
   }
 
-  /// Of the prefix that ends with the block `tokens`, behind this one.
+  /// Of the prefix that ends with the block `tokens`, after this one.
   [[nodiscard]] DiskName next(std::span<const TokenId> tokens) const {
     const DiskName own = of(XXH3_128bits(tokens.data(), tokens.size_bytes()));
     const std::uint64_t both[4] = {high, low, own.high, own.low};

@@ -235,7 +235,7 @@ class HostPrefixCache {
     return index_.key(match.blocks.back());
   }
 
-  /// Enters `host`, which holds `tokens` behind `prefix` as the file of name `key` does, and pins
+  /// Enters `host`, which holds `tokens` after `prefix` as the file of name `key` does, and pins
   /// it; `prefix` becomes the one that ends with it. Returns false, and enters nothing, where the
   /// tier has such a block.
   bool enter_loaded(BlockId host, const DiskKey& key, PrefixKey& prefix,
@@ -292,7 +292,7 @@ class HostPrefixCache {
     return duplicate ? std::optional(*duplicate - num_device_blocks_) : std::nullopt;
   }
 
-  PrefixIndex<kBlockSize, Hash> index_;  ///< the device's blocks, and behind them the host's
+  PrefixIndex<kBlockSize, Hash> index_;  ///< the device's blocks, and after them the host's
   BlockList unused_;                     ///< the least recently used first
   BlockList held_;                       ///< read or written by the step that begins
   std::uint64_t seed_;

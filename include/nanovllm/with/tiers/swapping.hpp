@@ -125,7 +125,7 @@ class Swaps<Blocks> {
   }
 
  private:
-  /// Gives back what `s` has in the host's pool behind its first `num_kept` tokens. Returns whether
+  /// Gives back what `s` has in the host's pool after its first `num_kept` tokens. Returns whether
   /// it had something and has nothing any more.
   bool cut(Sequence& s, std::int32_t num_kept) noexcept {
     if (num_kept >= s.num_swapped_tokens) return false;

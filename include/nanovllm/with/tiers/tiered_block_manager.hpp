@@ -109,7 +109,7 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
     return true;
   }
 
-  /// Takes up to `most` blocks of the host's pool, to be filled with what comes behind `match`:
+  /// Takes up to `most` blocks of the host's pool, to be filled with what comes after `match`:
   /// none of its blocks is evicted for them. They are loading until `end_loads`.
   [[nodiscard]] std::vector<BlockId> begin_loads(const PrefixMatch& match, std::int32_t most) {
     std::vector<BlockId> taken;
@@ -125,7 +125,7 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
     return taken;
   }
 
-  /// `hosts` were filled with block `first` of `tokens` and those behind it, by the names `keys`,
+  /// `hosts` were filled with block `first` of `tokens` and those after it, by the names `keys`,
   /// which have the salt of the tokens.
   /// Those that go on where the prefix cache ends are entered there, and are pinned: they are
   /// returned. The others are given back, all of them if this throws std::bad_alloc.
@@ -148,7 +148,7 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
     const std::int64_t next = std::ssize(there.blocks) + std::ssize(there.host_blocks);
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       const std::size_t block = static_cast<std::size_t>(first) + i;
-      // What is there already is not entered again; nor is anything behind a gap.
+      // What is there already is not entered again; nor is anything after a gap.
       const bool goes_on = prefix && first <= next && static_cast<std::int64_t>(block) >= next &&
                            tier_.enter_loaded(hosts[i], keys[i], *prefix,
                                               tokens.subspan(block * kBlockSize, kBlockSize));

@@ -253,7 +253,7 @@ class ExpressionParser : protected Reader {
     return constant(take().begin, is_real ? Value::of(real) : Value::of(integer));
   }
 
-  /// Members, calls, filters and tests behind `node`. Filters and tests have no members.
+  /// Members, calls, filters and tests after `node`. Filters and tests have no members.
   Node* postfix(Node* node, bool with_filters) {
     bool filtered = false;
     while (true) {

@@ -350,7 +350,7 @@ inline List elements_if_any(Call& call) {
 }
 
 /// What the filter, or the test, that the next argument names makes of `values`; the arguments
-/// behind it are its own.
+/// after it are its own.
 inline void apply_named(Call& call, Natives set, List& values) {
   const bool tests = set == Natives::test;
   const std::string& name = call.text(tests ? "test" : "name");

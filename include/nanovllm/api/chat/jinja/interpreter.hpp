@@ -260,7 +260,7 @@ class Interpreter : private Environment {
 
   // Calls.
 
-  /// Evaluates the arguments behind the first input.
+  /// Evaluates the arguments after the first input.
   void evaluate_arguments(const Node& node, Call& out) {
     for (std::size_t i = 1; i < node.inputs.size(); ++i)
       out.positional.push_back(evaluate(*node.inputs[i]));

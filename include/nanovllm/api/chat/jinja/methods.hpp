@@ -167,8 +167,8 @@ Value case_method(Call& call) {
 }
 inline Value capitalize_method(Call& call) { return Value::of(capitalize(call.subject())); }
 
-/// `str.title`, where a word begins behind what is no letter; or else the filter, where it does
-/// behind white space and - ( { [ <.
+/// `str.title`, where a word begins after what is no letter; or else the filter, where it does
+/// after white space and - ( { [ <.
 template <bool kMethod>
 Value title_method(Call& call) {
   std::string out;

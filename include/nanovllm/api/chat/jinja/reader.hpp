@@ -84,7 +84,7 @@ class Reader {
   }
   [[nodiscard]] bool in_output() const { return close_ == "}}"; }
   [[nodiscard]] std::size_t tag() const { return tag_; }      ///< where the tag begins
-  [[nodiscard]] std::size_t position() const { return at_; }  ///< behind the last tag
+  [[nodiscard]] std::size_t position() const { return at_; }  ///< after the last tag
 
   void close_tag() {
     if (now_.text != close_ || now_.type != Token::Type::op) refuse(concat("'", close_, "'"));
@@ -166,7 +166,7 @@ class Reader {
     if (has(i, close)) return close.size();
     return is_signed && has(i + 1, close) ? close.size() + 1 : 0;
   }
-  /// Reads `close`, with its sign and what goes behind it, and says whether it was there.
+  /// Reads `close`, with its sign and what goes after it, and says whether it was there.
   bool read_close(std::string_view close) {
     const std::size_t size = close_size(at_, close);
     const char sign = size > close.size() ? source_[at_] : '\0';

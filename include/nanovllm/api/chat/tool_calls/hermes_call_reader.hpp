@@ -16,7 +16,7 @@ namespace nanovllm::detail {
 /// may be called "parameters" and may be a string that holds an object; where there are none or
 /// null they are {}. Other members are read and dropped.
 ///
-/// Another such object may follow, behind a comma or not, or the first begin a list of them; then
+/// Another such object may follow, after a comma or not, or the first begin a list of them; then
 /// next() reads it. A call also ends before "<tool_call>", and, outside of a list, with the text.
 class HermesCallReader : public ToolCallReader {
  public:
@@ -43,7 +43,7 @@ class HermesCallReader : public ToolCallReader {
   };
   enum class Member : std::uint8_t { name, arguments, other };
 
-  /// Of a call behind another one.
+  /// Of a call after another one.
   explicit HermesCallReader(bool is_in_list) : state_(State::between), is_in_list_(is_in_list) {}
 
   Status go(State state) {
@@ -61,7 +61,7 @@ class HermesCallReader : public ToolCallReader {
 
   State state_ = State::begin;
   bool is_in_list_ = false;
-  std::size_t num_behind_ = 0;  // bytes behind the object
+  std::size_t num_behind_ = 0;  // bytes after the object
   Member member_ = Member::other;
   bool has_arguments_ = false;
   bool is_object_ = false;  // of the arguments' value
@@ -206,7 +206,7 @@ NANOVLLM_INLINE ToolCallReader::Status HermesCallReader::end_object() {
   return go(State::behind_object);
 }
 
-/// Behind the object come the end of the list, the end tag, or another call.
+/// After the object come the end of the list, the end tag, or another call.
 NANOVLLM_INLINE ToolCallReader::Status HermesCallReader::push_behind_object(char c) {
   ++num_behind_;
   if (tag_.empty()) {

@@ -21,8 +21,8 @@ namespace nanovllm::detail {
 ///   not, the call is malformed,
 /// - before </function> where </tool_call>, another call or the end of the text follows,
 /// - before </tool_call> where another call or the end of the text follows,
-/// each at the beginning of a line, perhaps indented, or, if the value began behind its tag without
-/// a line feed, anywhere. Behind a value the call ends with </function>, with </tool_call>, before
+/// each at the beginning of a line, perhaps indented, or, if the value began after its tag without
+/// a line feed, anywhere. After a value the call ends with </function>, with </tool_call>, before
 /// another call, and with the text.
 class Qwen3CoderCallReader : public ToolCallReader {
  public:
@@ -44,7 +44,7 @@ class Qwen3CoderCallReader : public ToolCallReader {
     parameter_name,
     value_begin,
     value,
-    // Behind what may be a tag that ends the value:
+    // After what may be a tag that ends the value:
     next_parameter_name,
     behind_function_end,
     behind_call_end
@@ -263,7 +263,7 @@ NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_behind_end(cha
   return end_function(num_behind);
 }
 
-/// What was held back up to the end of a tag is part of the value. What came behind that, and c,
+/// What was held back up to the end of a tag is part of the value. What came after that, and c,
 /// may hold another tag.
 NANOVLLM_INLINE void Qwen3CoderCallReader::read_again(char c) {
   const std::string rest = held_.substr(num_held_) + tag_.text() + c;

@@ -15,7 +15,7 @@ struct ByteNfa {
       bytes,       ///< to `next` by one byte in low…high
       split,       ///< to `next` and to `other`, by nothing
       text_begin,  ///< to `next` by nothing, before the first byte of the text
-      text_end,    ///< to `next` by nothing, behind the last byte of the text
+      text_end,    ///< to `next` by nothing, after the last byte of the text
       accept,      ///< the text may end here
       reject,      ///< leads nowhere
     };

@@ -15,7 +15,7 @@ namespace nanovllm::ebnf {
 struct Decimal {
   bool is_negative = false;
   std::string whole = "0";  ///< digits, without needless zeros
-  std::string fraction{};   ///< digits behind the point, without zeros at the end
+  std::string fraction{};   ///< digits after the point, without zeros at the end
 
   Decimal() = default;
   /// The integer that `digits`, with a sign or without, spell.

@@ -7,7 +7,7 @@
 ///   comment    # and the rest of the line
 ///   text       "…" with \n, \r, \t, \xHH, \uHHHH, \UHHHHHHHH and \ before punctuation
 ///   class      […] and [^…], with ranges and the same escapes
-///   structure  sequences, |, (…), and * + ? {m} {m,} {m,n} behind a part
+///   structure  sequences, |, (…), and * + ? {m} {m,} {m,n} after a part
 ///   <…>        the same as (…), to be read by one deterministic automaton; it may name only rules
 ///              that do not come back to themselves; <@"…" …> is named so in messages;
 ///              <… & …> is what all of these read; one may be a $pattern, and one that is not the

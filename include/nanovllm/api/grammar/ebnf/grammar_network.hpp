@@ -129,7 +129,7 @@ class NetworkBuilder {
     return static_cast<NodeId>(out_.nodes.size() - 1);
   }
 
-  /// The node that `node` begins with where `next` comes behind it.
+  /// The node that `node` begins with where `next` comes after it.
   NodeId build(const EbnfNode& node, NodeId next) {
     switch (node.kind) {
       case EbnfNode::Kind::sequence:

@@ -80,7 +80,7 @@ class GrammarReader {
   /// `to` are two.
   bool step(const GrammarReadings& from, std::uint8_t byte, GrammarReadings& to);
 
-  /// What comes behind the terminal that `item` of `from` is in.
+  /// What comes after the terminal that `item` of `from` is in.
   void leave(const GrammarReadings& from, const GrammarReadings::Item& item, GrammarReadings& to);
 
  private:
@@ -229,7 +229,7 @@ NANOVLLM_GRAMMAR_INLINE bool GrammarReader::read_unused(const GrammarReadings& f
 }
 
 /// As finish() where all comes of one node. Much is remembered: what follows white space in an
-/// object of many properties is the same behind each space. Frames of several places are one then,
+/// object of many properties is the same after each space. Frames of several places are one then,
 /// which leads to the same.
 NANOVLLM_GRAMMAR_INLINE void GrammarReader::follow(GrammarReadings& to) {
   constexpr std::size_t kMany = 16;
@@ -343,7 +343,7 @@ NANOVLLM_GRAMMAR_INLINE void GrammarReader::call(const GrammarNetwork::Node& nod
                         "the text has too many readings by the grammar");
     returns.push_back(each);
   };
-  // Where nothing comes behind the call, its end is that of the caller: a rule that repeats itself
+  // Where nothing comes after the call, its end is that of the caller: a rule that repeats itself
   // at its end needs no more memory with each turn.
   const bool is_last =
       network_.nodes[static_cast<std::size_t>(node.next)].kind == GrammarNetwork::Node::Kind::end;

@@ -169,7 +169,7 @@ class GrammarSource::Matcher final : public TokenMatcher {
     return out;
   }
 
-  /// The tokens that end the terminal of `item`, and whose rest may come behind it.
+  /// The tokens that end the terminal of `item`, and whose rest may come after it.
   /// @param used tokens that are not allowed, sorted.
   void allow_exits(GrammarReader& reader, const GrammarReadings::Item& item,
                    const TerminalReach& reach, const std::vector<TokenId>& used,
@@ -178,7 +178,7 @@ class GrammarSource::Matcher final : public TokenMatcher {
     const auto allow = [&](TokenId token) {
       if (!std::binary_search(used.begin(), used.end(), token)) allow_token(bits, token);
     };
-    std::vector<GrammarReadings> path(1);  // behind each byte of the last rest that could be read
+    std::vector<GrammarReadings> path(1);  // after each byte of the last rest that could be read
     reader.leave(now_, item, path[0]);
     std::string_view last;
     std::size_t num_read = 0;                              // bytes of `last` that could be

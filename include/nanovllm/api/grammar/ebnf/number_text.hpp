@@ -19,7 +19,7 @@ struct NumberBounds {
 /// is not given is open.
 [[nodiscard]] std::string integers(const NumberBounds& bounds);
 
-/// Decimal numbers within bounds, with at most 15 digits behind the point and no exponent; nothing
+/// Decimal numbers within bounds, with at most 15 digits after the point and no exponent; nothing
 /// where there are none. Near a bound that is exclusive there are so few digits that no text is
 /// read as the bound by those who read numbers as 64-bit floats.
 [[nodiscard]] std::string numbers(const NumberBounds& bounds);
@@ -118,7 +118,7 @@ NANOVLLM_GRAMMAR_INLINE std::string integers(const NumberBounds& all) {
 
 namespace detail {
 
-/// Digits behind a point that make more than `low`, or as much where that is allowed, and less than
+/// Digits after a point that make more than `low`, or as much where that is allowed, and less than
 /// `high`, likewise. Digits are compared as what they stand for: "5" is "50". At least one digit
 /// and at most `left`. Without `high` there is no upper end.
 NANOVLLM_GRAMMAR_INLINE std::string fractions(std::string_view low, bool takes_low,

@@ -11,7 +11,7 @@ namespace nanovllm {
 
 /// The JSON strings, in quotes, whose values match the regular expression, in the dialect of
 /// api/grammar/regex/regex_parser.hpp. One with anchors is searched for, as ECMA 262 does it: any
-/// text may come before and behind where it has none. A pattern without any anchor is the string as
+/// text may come before and after where it has none. A pattern without any anchor is the string as
 /// a whole. Where there is a choice, a character is spelt as itself, and quotes, backslashes and
 /// control characters by their escapes. Throws RequestError as parse_regex and ByteDfa do.
 [[nodiscard]] ByteDfa json_strings_of_pattern(std::string_view pattern,
@@ -37,7 +37,7 @@ NANOVLLM_GRAMMAR_INLINE RegexNode one_of(CodePointSet set) {
   return {.kind = RegexNode::Kind::characters, .characters = std::move(set)};
 }
 
-/// A backslash, and what JSON has behind it for one of `set`.
+/// A backslash, and what JSON has after it for one of `set`.
 NANOVLLM_GRAMMAR_INLINE RegexNode json_escapes(const CodePointSet& set) {
   constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kEscapes = "\"\\bfnrt";
   const auto contains = [&](char32_t c) {

@@ -29,7 +29,7 @@ class StringLengths {
                                                          std::int32_t most_needed,
                                                          const CompileBudget& budget);
 
-  /// Whether `state` is in a string between two characters, before the first or behind the last.
+  /// Whether `state` is in a string between two characters, before the first or after the last.
   [[nodiscard]] bool is_between(ByteDfa::StateId state) const {
     return is_between_[static_cast<std::size_t>(state)] != 0;
   }
@@ -155,7 +155,7 @@ NANOVLLM_GRAMMAR_INLINE void StringLengths::find_shortest(const ByteDfa& strings
   const std::size_t n = steps.size();
   const auto index = [](ByteDfa::StateId state) { return static_cast<std::size_t>(state); };
   std::size_t num_steps = 0;
-  // States in an order in which those within a character come behind those that they lead to
+  // States in an order in which those within a character come after those that they lead to
   // without completing it; and who leads to each.
   std::vector<std::vector<ByteDfa::StateId>> sources(n);
   std::vector<std::size_t> num_open(n, 0);

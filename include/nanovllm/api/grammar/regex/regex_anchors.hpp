@@ -2,7 +2,7 @@
 /// Patterns that are searched for.
 ///
 /// A JSON Schema's `pattern` is searched for in a string, as ECMA 262 does it: what is not anchored
-/// may have any text before or behind it.
+/// may have any text before or after it.
 
 #include <utility>
 

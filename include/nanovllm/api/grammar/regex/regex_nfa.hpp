@@ -186,7 +186,7 @@ class NfaBuilder {
            std::any_of(node.parts.begin(), node.parts.end(), looks_ahead);
   }
 
-  /// Whether what comes behind `node` is at the begin of the text for sure.
+  /// Whether what comes after `node` is at the begin of the text for sure.
   [[nodiscard]] static bool is_behind_begin(const RegexNode& node, bool at_begin) {
     switch (node.kind) {
       case RegexNode::Kind::text_begin: return true;

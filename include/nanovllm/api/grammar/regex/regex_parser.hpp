@@ -9,7 +9,7 @@
 ///   classes         [a-z], [^a-z], \d \D \w \W \s \S (ASCII; the capital ones are all the rest of
 ///                   Unicode), also within brackets
 ///   structure       | and (…), (?:…), (?<name>…), (?P<name>…): all groups are alike here
-///   repetition      * + ? {m} {m,} {m,n}, and each with a ? behind it, which changes which match
+///   repetition      * + ? {m} {m,} {m,n}, and each with a ? after it, which changes which match
 ///                   is preferred and not what matches
 ///   anchors         ^ and $, the begin and the end of the whole text
 ///   look-ahead      (?=…) and (?!…), but not within a repetition without an end
@@ -124,7 +124,7 @@ class RegexParser {
     return node;
   }
 
-  /// `part` with the quantifier behind it, if any.
+  /// `part` with the quantifier after it, if any.
   RegexNode repeated(RegexNode part, bool is_anchor, std::size_t begin,
                      std::size_t num_looks_before) {
     const std::optional<std::pair<int, int>> bounds = quantifier();

@@ -1,5 +1,5 @@
 #pragma once
-/// A constraint that begins behind a marker in the text, such as the end of a thought, and one that
+/// A constraint that begins after a marker in the text, such as the end of a thought, and one that
 /// comes and goes between markers, such as that of tool calls.
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct MarkerLead {
   bool any_text = true;  ///< before the marker anything may come; else the marker comes at once
 };
 
-/// A text with parts that begin behind a marker and that an inner source constrains.
+/// A text with parts that begin after a marker and that an inner source constrains.
 struct MarkerRules {
   MarkerLead first;
   bool may_end_before = false;  ///< the text may end before the first marker
@@ -59,7 +59,7 @@ class MarkerSource final : public TokenMaskSource {
   std::shared_ptr<const Compiled> compiled_;
 };
 
-/// What `inner` allows, behind a thought: anything up to "</think>", white space, then `inner` from
+/// What `inner` allows, after a thought: anything up to "</think>", white space, then `inner` from
 /// its beginning. The text cannot end within the thought.
 [[nodiscard]] inline std::shared_ptr<const MarkerSource> after_reasoning(
     std::shared_ptr<const GrammarVocabulary> vocabulary,
@@ -278,8 +278,8 @@ class MarkerSource::Matcher final : public TokenMatcher {
 
   std::shared_ptr<const Compiled> compiled_;
   Phase phase_ = Phase::lead;
-  bool is_first_ = true;      // the first lead, or behind it
-  std::size_t position_ = 0;  // the state of the lead, or bytes of white space behind the marker
+  bool is_first_ = true;      // the first lead, or after it
+  std::size_t position_ = 0;  // the state of the lead, or bytes of white space after the marker
   bool ended_ = false;        // by a stop token
   std::unique_ptr<TokenMatcher> inner_;  // null in a lead
 };

@@ -164,7 +164,7 @@ NANOVLLM_SERVE_INLINE void CachedConstraintCompiler::finish(const std::string& k
                                                             std::exception_ptr failure,
                                                             bool is_remembered) {
   constexpr std::size_t kRefusalBytes = 1024;  // the exception and the entry, about
-  std::vector<EntryPtr> forgotten;             // freed behind the lock
+  std::vector<EntryPtr> forgotten;             // freed after the lock
   const std::lock_guard lock(mutex_);
   entry->is_finished = true;
   entry->failure = failure;

@@ -42,7 +42,7 @@ struct OutputConstraint {
   bool parallel_tool_calls = true;  ///< more than one call may come
   bool or_tool_calls = false;       ///< calls of `tools` may come instead of the form
   ToolCallFormat tool_call_format = ToolCallFormat::hermes;
-  /// The form begins behind the end of a thought, "</think>" and white space; before it anything
+  /// The form begins after the end of a thought, "</think>" and white space; before it anything
   /// goes.
   bool after_reasoning = false;
 

@@ -10,7 +10,7 @@
 
 namespace nanovllm::serve {
 
-/// The grammar of one call of one of `tools`, from behind "<tool_call>" to "</tool_call>", in
+/// The grammar of one call of one of `tools`, from after "<tool_call>" to "</tool_call>", in
 /// the notation of api/grammar/ebnf/ebnf_parser.hpp.
 ///
 /// In the hermes form the arguments are JSON by the tool's `parameters`. In the qwen3_coder form

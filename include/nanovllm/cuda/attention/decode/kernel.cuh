@@ -94,7 +94,7 @@ struct SharedTiles {
 };
 
 /// Works through what a block reads for many sequences, and leaves the pieces. `memory` is the
-/// kernel's shared memory: the rings, and behind them room for queries. All threads of the block.
+/// kernel's shared memory: the rings, and after them room for queries. All threads of the block.
 template <class T, class Traits>
 __device__ __forceinline__ void attend_shared(const DecodeProblem<T>& problem,
                                               const DecodeSharedRange& range,
@@ -110,7 +110,7 @@ __device__ __forceinline__ void attend_shared(const DecodeProblem<T>& problem,
   int begin = range.tile;  // of the item, counted from its group's first tile
   for (int remaining = range.num_tiles; remaining > 0; begin = 0) {
     // Of the block's tiles of the item every kWarps-th is this warp's. What else describes the
-    // group is read again behind the loop: registers are what there is least of.
+    // group is read again after the loop: registers are what there is least of.
     int num_left;  // tiles that the warp has not taken
     SharedTiles tiles;
     {
@@ -246,7 +246,7 @@ __global__ void __maxnreg__(detail::decode_registers(kHeadTiles, kShares))
   const int part_floats = problem.group * Traits::kPartFloats;
   const auto ring_of = [](int w) { return decode_shared + w * Traits::kRingBytes; };
   float* const parts = reinterpret_cast<float*>(decode_shared + kWarps * Traits::kRingBytes);
-  // Behind the unfinished items, or the queries of many sequences, which come before those.
+  // After the unfinished items, or the queries of many sequences, which come before those.
   const int part_bytes =
       max(kWarps * part_floats * 4, static_cast<int>(decode_query_bytes(kHeadDim)));
   auto* const slots =

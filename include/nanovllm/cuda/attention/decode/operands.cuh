@@ -61,7 +61,7 @@ requires(Traits::kHasScales) struct DecodeScales<Traits> {
       key[i] = load_float_from_shared(at + 32 * i) * (scale_log2 * kHalfUnit<typename Traits::Kv>);
       const float log2 = __log2f(load_float_from_shared(at + 64 + 32 * i));
       // Where the values are zeros, or as good as that, weights stay finite; NaN stays NaN. What
-      // lies behind the last key may be anything.
+      // lies after the last key may be anything.
       const float least = log2 < -100.f ? -100.f : log2;
       value_log2[i] = g + 8 * i < num_keys ? least + kHalfUnitLog2<typename Traits::Kv> : 0.f;
     }

@@ -60,7 +60,7 @@ struct SharedItem {
                                              int heads_of_a_member) const {
     return min(members_at_once, group.count - chunk * members_at_once) * heads_of_a_member;
   }
-  /// To the item behind this one; there must be one.
+  /// To the item after this one; there must be one.
   __device__ __forceinline__ void advance(int num_chunks, int num_kv_heads) {
     if (++chunk < num_chunks) return;
     chunk = 0;
@@ -214,7 +214,7 @@ inline constexpr int kPieceFloats = kDecodeSharedColumns* Traits::kPartFloats;
 
 /// Calls `visit(rows, num_pieces)` for every group that a sequence is in, the deepest first: the
 /// sequence's rows, [group][head_dim + 4], of the first piece that belongs to its kv head `head`.
-/// Those of the other pieces come `kPieceFloats` behind each other.
+/// Those of the other pieces come `kPieceFloats` after each other.
 template <class Traits, class T, class Visit>
 __device__ __forceinline__ void for_each_group(const DecodeProblem<T>& problem,
                                                const DecodeSpan& span, int head,

@@ -40,7 +40,7 @@ struct DecodeGrid {
 };
 
 /// Bytes of a tile of keys and values: rows of `element_bytes` an element, and a float for each row
-/// behind them where there are scales.
+/// after them where there are scales.
 [[nodiscard]] constexpr int decode_tile_bytes(int element_bytes, bool has_scales, int head_dim) {
   return 2 * kDecodeTileKeys * (element_bytes * head_dim + (has_scales ? 4 : 0));
 }

@@ -133,7 +133,7 @@ class DecodeWorkspace {
     partials_ = DeviceBuffer<float>(
         blocks * 2 * static_cast<std::size_t>(std::min<std::int64_t>(group, kDecodeMaxGroup)) *
         part_floats);
-    // Blocks wait for pieces of blocks behind them: all must run at the same time.
+    // Blocks wait for pieces of blocks after them: all must run at the same time.
     if (shares_prefixes && grid.num_blocks <= context.num_sms && group <= kDecodeMaxGroup &&
         (head_dim == 64 || head_dim == 128))
       claim_ = DeviceClaim<WaitsForLaterBlocks>(context.device);

@@ -37,7 +37,7 @@ inline constexpr std::int64_t kVarlenSectionBytes = std::int64_t{16} << 20;
   return num_heads == 0 || varlen_max_entries(num_seqs, num_tokens) <= kMost / num_heads;
 }
 
-/// The position from which a chunk of `q_len` rows behind `prefix` keys has tiles of keys read from
+/// The position from which a chunk of `q_len` rows after `prefix` keys has tiles of keys read from
 /// this step's rows, tiles that begin earlier from the cache; kVarlenNoNewKeys: all of them from
 /// the cache. Tiles of new keys come in one piece each, and need no block table.
 inline constexpr int kVarlenNoNewKeys = std::numeric_limits<int>::max();

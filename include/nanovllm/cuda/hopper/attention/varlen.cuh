@@ -138,7 +138,7 @@ class VarlenConsumer {
     float shrink[2];
     softmax_.template update<kMasked>(s_, limit, problem_.scale_log2, shrink);
     wgmma_hold(s_);
-    // This wait also keeps ptxas from moving the softmax behind the next one.
+    // This wait also keeps ptxas from moving the softmax after the next one.
     if (block > 0) mbarrier_wait(shared_.k_full[k_.stage], k_.parity);
     wgmma_wait<0>();
     wgmma_hold(o_);

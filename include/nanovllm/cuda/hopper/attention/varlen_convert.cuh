@@ -181,7 +181,7 @@ class VarlenConverter {
   __device__ __forceinline__ void convert(int unit, unsigned char* tile) const {
     const Unit& from = units_[unit];
     const int chunk = lane_ % kChunks;
-    // All loads ahead of the first store, behind which they would wait.
+    // All loads ahead of the first store, after which they would wait.
     uint4 all[kTurns];
     float scales[kTurns];
 #pragma unroll

@@ -1,6 +1,6 @@
 #pragma once
 /// The projection to q, k and v of up to 8 rows in one kernel with what comes before attention:
-/// products of few rows with a norm ahead, and behind them RMSNorm and RoPE of q's and k's heads,
+/// products of few rows with a norm ahead, and after them RMSNorm and RoPE of q's and k's heads,
 /// and k and v to the tokens' slots of the cache. Contract: ops/project_qkv.hpp. The products are
 /// those of `small_m/kernel.cuh`, or others that are told to `project_heads`.
 ///

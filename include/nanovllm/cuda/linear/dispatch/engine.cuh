@@ -3,7 +3,7 @@
 /// the rest; and which of them runs a layer.
 ///
 /// That is chosen once for each layer's shape, types and bucket of rows (`DenseKey`): by time at
-/// start-up (tune/), else by rule at first use. What has a norm ahead or SwiGLU behind runs by the
+/// start-up (tune/), else by rule at first use. What has a norm ahead or SwiGLU after runs by the
 /// ops that it is made of unless a kernel was faster.
 ///
 /// Rounding. Sums are in float32, and y is rounded once; but where cuBLASLt adds to a y of 16 bits

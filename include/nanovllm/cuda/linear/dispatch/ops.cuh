@@ -69,7 +69,7 @@ requires(std::same_as<T, Kv> ||
   if constexpr (std::is_same_v<T, bf16>) {
     const DenseKernel done = state.dense.run(args, state.context);
     if (done != DenseKernel::parts) {
-      state.plan_start.waited();  // all of them let the next kernel start behind their wait
+      state.plan_start.waited();  // all of them let the next kernel start after their wait
       if (done != DenseKernel::native_heads) run_op(head_args(args), state);
       return;
     }

@@ -1,5 +1,5 @@
 #pragma once
-/// The kernel of `small_m_linear` for up to 16 rows, alone or with a norm ahead or SwiGLU behind;
+/// The kernel of `small_m_linear` for up to 16 rows, alone or with a norm ahead or SwiGLU after;
 /// and its products, which `hopper/linear/heads.cuh` has another end for.
 ///
 ///   y[m, n] = Σ_k a[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
@@ -267,7 +267,7 @@ struct SmallMSums {
 };
 
 /// The block's products, of the tiles from row `first` of W on; waits for the kernel ahead and lets
-/// the next one start. Calls `load_ahead()` when x is on its way: for what is wanted behind the
+/// the next one start. Calls `load_ahead()` when x is on its way: for what is wanted after the
 /// products and is not to be waited for there. `shared` has shared_bytes: the ring, then the sums
 /// of each warp.
 template <class Block, class T, class Out, class LoadAhead>

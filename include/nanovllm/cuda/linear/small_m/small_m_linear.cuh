@@ -1,5 +1,5 @@
 #pragma once
-/// A dense layer of up to 16 rows of x, alone, with a norm ahead, or with SwiGLU behind: launcher
+/// A dense layer of up to 16 rows of x, alone, with a norm ahead, or with SwiGLU after: launcher
 /// of `small_m/kernel.cuh`, which has the formulas. y has the elements of x.
 ///
 /// It neither allocates nor synchronises; it is legal during graph capture. Weights are read before

@@ -16,7 +16,7 @@ inline constexpr std::int64_t kMaxSmallMRows = 16;
 
 /// Tiles of 8 rows of W a block of `small_m_linear` may own.
 inline constexpr int kSmallMTiles[] = {1, 2, 4, 6};
-/// The fewest with a norm ahead or SwiGLU behind.
+/// The fewest with a norm ahead or SwiGLU after.
 inline constexpr int kMinSmallMFusedTiles = 4;
 
 /// Whether a block may own so many, and no fewer than `fewest`.
@@ -51,7 +51,7 @@ bool with_small_m_tiles(int tiles, const Run& run) {
   return m <= kMaxSmallMRows && k % 8 == 0 && std::max(n, k) <= kMaxLinearExtent;
 }
 
-/// Whether start-up should try it. By large weights and more than one row, one op behind itself is
+/// Whether start-up should try it. By large weights and more than one row, one op after itself is
 /// as fast as with cuBLASLt, but a step is not: 8 rows of Qwen3-8B take 5.5 ms by this kernel and
 /// 4.8 without it (H200). Why is not known.
 [[nodiscard]] constexpr bool suits_small_m(std::int64_t m, std::int64_t n, std::int64_t k,

@@ -1,5 +1,5 @@
 #pragma once
-/// Times the ways to run a dense layer, each behind itself, and keeps the fastest.
+/// Times the ways to run a dense layer, each after itself, and keeps the fastest.
 ///
 /// All functions block the host, and take device memory for the operands of the largest bucket of
 /// rows and give it back. The weights that they are given have one shape, for instance those of all
@@ -121,7 +121,7 @@ class DenseTuner {
   }
 
   /// The same for the product of `project_qkv`, and for all of it with such heads, less the time
-  /// that an op for them takes behind the fastest product. Where the norm is none, the parts are
+  /// that an op for them takes after the fastest product. Where the norm is none, the parts are
   /// all there is.
   template <class Run>
   void tune_qkv(Matrices<bf16> weights, const InputNorm<bf16>& norm, const KvHeads& kv_heads,

@@ -102,7 +102,7 @@ class SegmentWarp {
     }
   }
 
-  /// The tile that was looked up is the one to copy now; looks up the one behind it.
+  /// The tile that was looked up is the one to copy now; looks up the one after it.
   __device__ __forceinline__ void take_pages() {
     const auto block_size = static_cast<int>(problem_.kv.block_size);
     const auto head_dim = problem_.kv.head_dim;
@@ -357,7 +357,7 @@ class SegmentWarp {
   int lane_, heads_, num_units_ = 0;
   std::uint32_t k_at_, v_at_;  ///< what this lane gives to ldmatrix, within a piece
 
-  SegmentCursor load_;       ///< the tile behind the one that is being copied
+  SegmentCursor load_;       ///< the tile after the one that is being copied
   BlockId coming_[2];        ///< its pages
   std::int64_t offsets_[2];  ///< of keys lane and lane + 32 of the tile that is being copied
   int tile_keys_ = 0;

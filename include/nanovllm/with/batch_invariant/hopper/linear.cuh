@@ -8,7 +8,7 @@
 /// x [M, K] and W [N, K] with 16-byte aligned rows; y [M, N], any alignment; T is bf16 or half, y
 /// is T or float.
 ///
-/// The order. An output is one chain of products of 16 columns, m64nNk16 behind m64nNk16 from
+/// The order. An output is one chain of products of 16 columns, m64nNk16 after m64nNk16 from
 /// column 0 to column K, in one float32 register; K is never split. What a block's shape changes is
 /// which outputs stand beside each other in one instruction, and the tensor core gives each of them
 /// what it would get alone. So a row's bits depend on the row and on W: neither on M, nor on the
@@ -19,7 +19,7 @@
 /// separate warp copies them ahead into a ring, one panel or four at a time: with few rows, fewer
 /// and larger copies take less time. Weights of the first panels are on their way before the kernel
 /// ahead has ended. Where N is small, blocks own 32 rows of W, for there would be too few of them:
-/// the instruction then reads what lies behind them in shared memory, and those outputs are
+/// the instruction then reads what lies after them in shared memory, and those outputs are
 /// dropped. Blocks of 128 rows of W have two warpgroups.
 ///
 /// Bytes moved: W once for each `tokens` rows of x; x once for each `rows` rows of W (from L2); y
@@ -60,7 +60,7 @@ struct BatchInvariantTraits {
   static constexpr int kWeightBytes = kRows * kBatchInvariantColumns * 2;  ///< of a panel
   static constexpr int kXBytes = kTokens * kBatchInvariantColumns * 2;
   static constexpr int kPanelBytes = kWeightBytes + kXBytes;
-  /// What an instruction reads behind the last panel of fewer than 64 rows.
+  /// What an instruction reads after the last panel of fewer than 64 rows.
   static constexpr int kSlackBytes = std::max(0, 64 - kRows) * kBatchInvariantColumns * 2;
   static constexpr int kAlignment = kBatchInvariantAlignment;
   static_assert(kBatchInvariantColumns == kTmaColumns);

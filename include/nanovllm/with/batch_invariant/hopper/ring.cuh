@@ -4,7 +4,7 @@
 ///
 /// A `Traits` says what a block is: kRows rows of W and kTokens of x; kWeightBytes, kXBytes and
 /// kPanelBytes of a panel of 64 columns; kPanels of a stage, which one copy of either operand
-/// brings (panels are the last dimension of its map); kSlackBytes behind the last panel of W;
+/// brings (panels are the last dimension of its map); kSlackBytes after the last panel of W;
 /// kThreads; shared_bytes(stages).
 
 #include <cuda.h>

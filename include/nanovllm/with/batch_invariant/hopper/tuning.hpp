@@ -45,7 +45,7 @@ inline constexpr BatchInvariantBlock kBatchInvariantReference{64, 64};
 inline constexpr std::int64_t kMaxBatchInvariantSums = 8;
 
 inline constexpr int kBatchInvariantMaxStages = 32;  ///< of a block's ring
-/// Stages under way behind the newest; more gain nothing, for products of a chain wait for each
+/// Stages under way after the newest; more gain nothing, for products of a chain wait for each
 /// other.
 inline constexpr int kBatchInvariantPending = 1;
 

@@ -186,7 +186,7 @@ class BatchInvariantLinear {
     return count_differences(tuning, plan, rows, context);
   }
 
-  /// The algorithms of cuBLASLt that may keep the order, of rows that lie behind each other.
+  /// The algorithms of cuBLASLt that may keep the order, of rows that lie after each other.
   template <MmaElement T, Element Out>
   [[nodiscard]] std::vector<BatchInvariantPlan> blas_candidates(std::int64_t rows, std::int64_t n,
                                                                 std::int64_t k) {
@@ -329,7 +329,7 @@ class BatchInvariantLinear {
     return out;
   }
 
-  /// Behind the deadline nothing is timed: many rows get the first algorithm that keeps the order,
+  /// After the deadline nothing is timed: many rows get the first algorithm that keeps the order,
   /// few the choice by rule.
   template <class T, class Out>
   void tune_bucket(Tuning<T, Out>& tuning, std::int64_t rows, Deadline deadline,

@@ -49,7 +49,7 @@ namespace nanovllm {
 
 namespace detail {
 
-/// Behind the name of a module, keys and values; the last is one for both.
+/// After the name of a module, keys and values; the last is one for both.
 inline constexpr std::array<std::array<std::string_view, 2>, 5> kKvScaleNames = {
     {{".k_scale", ".v_scale"},
      {".k_proj.k_scale", ".v_proj.v_scale"},

@@ -141,7 +141,7 @@ struct Fp8FewRowsPart {
 
   /// Loads W of the step `ahead` steps on; zeros beyond the last column and row.
   __device__ __forceinline__ void load_w(Weights& to, int ahead) const {
-    const bool has_columns = ahead * Block::kSpan < k_left;  // W has zeros behind the last one
+    const bool has_columns = ahead * Block::kSpan < k_left;  // W has zeros after the last one
 #pragma unroll
     for (int r = 0; r < kTiles; ++r) {
 #pragma unroll
@@ -270,7 +270,7 @@ struct Fp8FewRowsPart {
                                                  row * Block::kRowBytes + vector * 16);
   }
 
-  /// `count` elements and zeros behind them.
+  /// `count` elements and zeros after them.
   __device__ __forceinline__ void copy(std::uint32_t to, const bf16* from, int count) const {
     if (whole) {
       copy_async_16_or_zero_by_l1(to, from, count > 0);
@@ -319,7 +319,7 @@ struct Fp8FewRowsSums {
 };
 
 /// The block's products, of the tiles from row `first` of W on; waits for the kernel ahead and lets
-/// the next one start. Calls `load_ahead()` when x is on its way: for what is wanted behind the
+/// the next one start. Calls `load_ahead()` when x is on its way: for what is wanted after the
 /// products and is not to be waited for there. `shared` has kSharedBytes.
 template <class Block, class LoadAhead>
 __device__ __forceinline__ Fp8FewRowsSums<Block> fp8_few_rows_products(
@@ -333,7 +333,7 @@ __device__ __forceinline__ Fp8FewRowsSums<Block> fp8_few_rows_products(
   part.load_w(even, 0);
   part.load_w(odd, 1);
   grid_dependency_wait();
-  grid_dependency_launch();  // behind the wait: see PlanStart
+  grid_dependency_launch();  // after the wait: see PlanStart
   part.copy_x(0, 0);
   part.copy_x(1, 1);
   load_ahead();

@@ -39,7 +39,7 @@ inline void fp8_linear(const Fp8Layer& layer, Fp8Products& products, const Conte
   }
 }
 
-/// Contract: ops/linear.hpp. Allocates no device memory behind the first call and does not
+/// Contract: ops/linear.hpp. Allocates no device memory after the first call and does not
 /// synchronise; legal during capture, if the same shape has run before.
 template <class State>
 void run_op(const LinearArgs<bf16, Fp8Matrix, bf16>& args, State& state) {
@@ -88,7 +88,7 @@ void run_op(const ProjectQkvArgs<bf16, Fp8Matrix, Kv, bf16>& args, State& state)
     fp8_linear({.x = args.x, .norm = args.norm, .weight = args.weight->view(), .y = args.qkv},
                state.parts.template of<Fp8Products>(), state.context);
   }
-  state.plan_start.waited();  // its kernels let the next one start behind their wait
+  state.plan_start.waited();  // its kernels let the next one start after their wait
   if (!done) run_op(head_args(args), state);
 }
 

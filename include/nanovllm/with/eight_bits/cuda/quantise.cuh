@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(Fp8RowsBlock::kThreads)
     for (int r = 0; r < Block::kHeld; ++r) weights[r] = norm_at(column_of(r));
   }
   grid_dependency_wait();
-  grid_dependency_launch();  // behind the wait: see PlanStart
+  grid_dependency_launch();  // after the wait: see PlanStart
   float inverse = 1.f;
   if constexpr (kNorm) {
     float squares = 0.f;

@@ -1,5 +1,5 @@
 #pragma once
-/// SwiGLU of rows rounded to 8 bits, by 8-bit weights, in one kernel behind the rounding, where the
+/// SwiGLU of rows rounded to 8 bits, by 8-bit weights, in one kernel after the rounding, where the
 /// device's architecture has one; and the choice between its forms and the parts, by time. The
 /// kernel rounds where the parts do; the order of sums is its own.
 

@@ -84,7 +84,7 @@ struct GroupedBlock {
   static constexpr int kPitch = kColumns + 8;  ///< of the results in shared memory, in elements
   static_assert(kTokens * kPitch * 2 <= kSharedBytes && kStages >= 3);
 
-  /// Where vector `vector` of row `row` of W lies in a stage, and of x behind `kXAt`: rows that a
+  /// Where vector `vector` of row `row` of W lies in a stage, and of x after `kXAt`: rows that a
   /// warp reads at the same time are in different banks.
   [[nodiscard]] static __device__ __forceinline__ std::uint32_t weight_offset(int row, int vector) {
     return static_cast<std::uint32_t>(row * kRowBytes + ((vector ^ (row & 7)) << 4));

@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(OneTokenBlock::kThreads, OneTokenBlock::kBlock
   }
 }
 
-/// Lane 4 · i of the result has the sum of sums[i] over all lanes, and so have the three behind it.
+/// Lane 4 · i of the result has the sum of sums[i] over all lanes, and so have the three after it.
 __device__ __forceinline__ float sum_of_eight(float (&sums)[8]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll

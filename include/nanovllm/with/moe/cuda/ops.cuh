@@ -3,7 +3,7 @@
 /// of an element type. fp8_ops.cuh has those of 8-bit floats.
 ///
 /// `expert_mlp` runs four kernels: which tokens each expert gets (plan.cuh), the products by gates
-/// and ups with SwiGLU behind (grouped.cuh), those by the down projections, and the sum over each
+/// and ups with SwiGLU after (grouped.cuh), those by the down projections, and the sum over each
 /// token's experts (combine.cuh). Up to four tokens take two kernels (few.cuh), and one token by
 /// 8-bit floats two others (one_token.cuh). The host does not learn how tokens were routed, so that
 /// a step can be captured as a graph: grids have room for the most tiles that there may be, and
@@ -41,7 +41,7 @@
 namespace nanovllm::cuda {
 
 /// Matrices of one kind of all experts, as the grouped products take them: that of expert e is
-/// `expert_stride` elements behind that of e - 1.
+/// `expert_stride` elements after that of e - 1.
 template <class W>
 struct StackedWeights {
   const W* data;
@@ -196,8 +196,8 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
 
 }  // namespace detail
 
-/// Contract: with/moe/expert_mlp.hpp. Allocates no device memory behind the first call of such
-/// sizes, or behind `reserve_op`, and does not synchronise; legal during capture.
+/// Contract: with/moe/expert_mlp.hpp. Allocates no device memory after the first call of such
+/// sizes, or after `reserve_op`, and does not synchronise; legal during capture.
 template <class Architectures, class T, class Matrix, class State>
 void expert_mlp(const ExpertMlpArgs<T, Matrix>& args, State& state) {
   validate(args);

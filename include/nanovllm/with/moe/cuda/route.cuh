@@ -2,7 +2,7 @@
 /// `route_experts` on CUDA. Contract: with/moe/route_experts.hpp.
 ///
 /// A warp takes a row. Its k largest logits come one after the other: each is the largest of those
-/// behind the one before, in the order of the contract. Rows of up to 512 logits stay in registers;
+/// after the one before, in the order of the contract. Rows of up to 512 logits stay in registers;
 /// longer ones are read again for each.
 ///
 /// Bytes moved: 4 · n · experts, and 8 · n · k; with counts n · k additions that nothing waits for.
@@ -24,7 +24,7 @@ namespace detail {
 inline constexpr int kRouteWarps = 4;  ///< rows of a block
 
 /// A logit and its expert as a number that is larger where the expert comes first; never 0. NaN
-/// comes behind all numbers.
+/// comes after all numbers.
 __device__ __forceinline__ std::uint64_t route_key(float logit, int expert) {
   const std::uint32_t bits = __float_as_uint(logit + 0.f);  // -0 is 0
   const std::uint32_t ordered = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;

@@ -30,7 +30,7 @@
 
 namespace nanovllm {
 
-/// What a layer has behind attention: RMSNorm, then its experts or its MLP. Counts which experts
+/// What a layer has after attention: RMSNorm, then its experts or its MLP. Counts which experts
 /// tokens go to.
 template <class Context>
 class Qwen3MoeMlp {

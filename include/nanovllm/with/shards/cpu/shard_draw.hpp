@@ -59,7 +59,7 @@ struct ShardSurvey {
 struct ListedToken {
   Candidate token;
   std::int64_t shard;
-  std::int64_t count;  ///< 1, and how many equal ones come behind it
+  std::int64_t count;  ///< 1, and how many equal ones come after it
 
   [[nodiscard]] friend bool operator<(const ListedToken& a, const ListedToken& b) {
     return a.token < b.token;
@@ -144,7 +144,7 @@ inline void survey_row(const LogitRow& row, const SamplingRow& settings,
 
 /// The surveys of one row.
 struct RowSurveys {
-  const float* words;  ///< of all shards, one behind the other
+  const float* words;  ///< of all shards, one after the other
   std::int64_t num_shards;
 
   [[nodiscard]] ShardSurvey operator[](std::int64_t shard) const {
@@ -182,7 +182,7 @@ struct RowSurveys {
   return static_cast<TokenId>(row.first_token + at);
 }
 
-/// What top_k, and top_p behind it, keep of a shard.
+/// What top_k, and top_p after it, keep of a shard.
 [[nodiscard]] inline Cut cut_by_surveys(const LogitRow& row, const SamplingRow& settings,
                                         const RowSurveys& surveys, float largest,
                                         std::int64_t shard) {
@@ -210,7 +210,7 @@ struct RowSurveys {
       if (one.shard < shard) cut.last = kNoToken;
       if (one.shard != shard) return cut;  // of a shard before it, all are kept
       cut.last = one.token.id;
-      if (kept > 1) {  // behind those that are listed
+      if (kept > 1) {  // after those that are listed
         const auto before = std::count_if(tokens.begin(), tokens.end(), [&](const auto& other) {
           return other.shard == shard && other.token.logit == cut.logit;
         });

@@ -2,7 +2,7 @@
 /// `survey_shard` and `draw_shard` on CUDA; see with/shards/shard_draw.hpp for the contract.
 ///
 /// A survey is the scan of `sample` (scan.cuh) and a block per row that lists what is largest. The
-/// draw behind it is a block per row: from the surveys it finds what the filters keep, the same in
+/// draw after it is a block per row: from the surveys it finds what the filters keep, the same in
 /// every shard, and draws from that. Slices, tiles' maxima and bans stay in the sampler's workspace
 /// between the two. Of plain rows the draw is one kernel, that of `sample` (plain.cuh).
 ///
@@ -40,7 +40,7 @@ struct SurveyShared {
   std::uint32_t num_ties;
 };
 
-/// A row's largest logit behind the bans, and the lowest id with it.
+/// A row's largest logit after the bans, and the lowest id with it.
 __device__ inline RowSummary merge_largest(const SlicePart* parts, int num_parts,
                                            SamplingRow settings) {
   settings.num_logprobs = -1;
@@ -62,7 +62,7 @@ __device__ inline RowTiles tiles_of_shard(const ShardLogits& logits, const Sampl
           mass_unit};
 }
 
-/// Lists the `count` ≤ vocab largest tokens, best first, in shared memory, and perhaps more behind
+/// Lists the `count` ≤ vocab largest tokens, best first, in shared memory, and perhaps more after
 /// them. Contains barriers.
 __device__ inline void list_largest(RowTiles row, std::uint32_t count, SelectShared& shared) {
   const std::uint32_t low = bound_of_largest(row, count, kMinusInfKey, shared);
@@ -141,7 +141,7 @@ struct RowSurveys {
   }
 };
 
-/// What top_k, and top_p behind it, keep of shard `shard`. `row` is that shard, with the largest
+/// What top_k, and top_p after it, keep of shard `shard`. `row` is that shard, with the largest
 /// logit of all. Contains barriers.
 __device__ inline Cut cut_by_surveys(RowTiles row, const SamplingRow& settings, RowSurveys surveys,
                                      int shard, std::int64_t first_token, SelectShared& shared) {
@@ -158,7 +158,7 @@ __device__ inline Cut cut_by_surveys(RowTiles row, const SamplingRow& settings, 
   // Where the shards have fewer than k tokens above -inf, all of them are kept.
   Cut cut{.key = max(list_key(shared, k - 1), kLowestKey)};
   if (!(settings.top_p < 1)) return cut;
-  // Behind a shard's k-th token are those with the same logit that it has not listed.
+  // After a shard's k-th token are those with the same logit that it has not listed.
   const auto weight = [&](int i) {
     const TokenId place = list_id(shared, i);
     return place % k == k - 1 ? 1 + __float_as_uint(surveys.of(place / k)[1]) : 1u;

@@ -3,8 +3,8 @@
 /// device's copy engines, on one stream for each direction, apart from the one that computes.
 /// Contract: with/tiers/swap_blocks.hpp.
 ///
-/// Both streams begin where the computing one stands. Layers go one behind the other, some together
-/// where they are small; an event behind each group tells when it is there. What goes up in a layer
+/// Both streams begin where the computing one stands. Layers go one after the other, some together
+/// where they are small; an event after each group tells when it is there. What goes up in a layer
 /// waits for what goes down in it, for that may be where it goes to; so the bus is used both ways.
 /// Floor: bytes of all copies of the longer list / bandwidth of the bus one way.
 

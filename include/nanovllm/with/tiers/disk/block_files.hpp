@@ -138,7 +138,7 @@ NANOVLLM_INLINE std::optional<DiskName> disk_name_of(std::string_view file) {
   return name;
 }
 
-/// Whether `rest` is what SectionWriter puts behind a name while it writes: ".PID.NUMBER.part".
+/// Whether `rest` is what SectionWriter puts after a name while it writes: ".PID.NUMBER.part".
 NANOVLLM_INLINE bool is_part_suffix(std::string_view rest) {
   for (int i = 0; i < 2; ++i) {
     if (rest.empty() || rest[0] != '.') return false;

@@ -54,7 +54,7 @@ class DiskSaves {
   void save(std::span<const BlockCopy> copies_down, std::uint64_t step) noexcept {
     for (const BlockCopy& copy : copies_down) {
       std::uint64_t& pinned = pinned_by(copy.to);
-      if (pinned != step) continue;  // a sequence's own, or saved by the step behind this one
+      if (pinned != step) continue;  // a sequence's own, or saved by the step after this one
       const bool is_queued = queue(copy.to);
       pinned = is_queued ? kQueue : kNothing;
       if (!is_queued) blocks_.tier().unpin(copy.to);
@@ -194,7 +194,7 @@ class DiskSaves {
   StepRunner& runner_;
   Blocks& blocks_;
   std::vector<std::uint64_t> pinned_by_;  ///< of each block of the host's pool
-  std::unordered_set<DiskName> missing_;  ///< had no file when one behind them was used
+  std::unordered_set<DiskName> missing_;  ///< had no file when one after them was used
 };
 
 }  // namespace nanovllm

@@ -51,7 +51,7 @@ struct MidMBlock {
   static constexpr int x_bytes(int num_tokens) { return kPanels * x_panel_bytes(num_tokens); }
 
   /// Bytes beside `stages` stages of the rings, for `panels` panels of K. Products read 64 rows of
-  /// x, also where a panel has fewer: what lies behind it only reaches rows of y that there are
+  /// x, also where a panel has fewer: what lies after it only reaches rows of y that there are
   /// not.
   static constexpr int other_bytes(int panels, int num_tokens, int stages) {
     const int behind = kReceivedBytes + kSquaresBytes + (kNorm ? panels * kRowBytes : 0);

@@ -1,6 +1,6 @@
 #pragma once
 /// Launchers of `mid_m/kernel.cuh`, which has the formulas: a dense layer of up to 64 rows of x,
-/// with a norm ahead or SwiGLU behind.
+/// with a norm ahead or SwiGLU after.
 ///
 /// They allocate nothing on the device and do not synchronise; all are legal during graph capture.
 /// Weights are read before the kernel ahead has ended.

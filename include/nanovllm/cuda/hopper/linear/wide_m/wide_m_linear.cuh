@@ -1,9 +1,9 @@
 #pragma once
 /// Launcher of `wide_m/kernel.cuh`, which has the formulas: a dense layer on some hundred rows of
-/// x, alone, with a norm ahead, or with a norm ahead and SwiGLU behind.
+/// x, alone, with a norm ahead, or with a norm ahead and SwiGLU after.
 ///
 /// It allocates nothing on the device and does not synchronise; it is legal during graph capture.
-/// Weights are read before the kernel ahead has ended. Kernels behind start when it has.
+/// Weights are read before the kernel ahead has ended. The kernels after it start when it has.
 
 #include <concepts>
 #include <cstddef>

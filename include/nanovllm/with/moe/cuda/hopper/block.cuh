@@ -14,7 +14,7 @@
 
 namespace nanovllm::cuda::detail {
 
-/// Weights `W` are bf16 or e4m3. Of e4m3, stages of bytes lie behind the ring (fp8_weights.cuh).
+/// Weights `W` are bf16 or e4m3. Of e4m3, stages of bytes lie after the ring (fp8_weights.cuh).
 template <bool kIsGated, class W>
 struct WideExpertsBlock {
   using Operands = GroupedOperands<bf16, W>;

@@ -57,7 +57,7 @@ struct WideExpertsBytes {
   int expert = 0, first_column = 0;
   RingPosition<Block::kByteStages> at{};
 
-  /// The next 128 columns, once their stage is empty; nothing behind the last.
+  /// The next 128 columns, once their stage is empty; nothing after the last.
   __device__ __forceinline__ void load_next() {
     if (index >= num_items) return;
     if (group == 0) {
@@ -202,7 +202,7 @@ class WideExpertsConverter {
     constexpr auto kStep = static_cast<std::uint32_t>(kRowsAtOnce * kTmaRowBytes);
 #pragma unroll
     for (std::uint32_t i = 0; i < kTurns; i += kAtOnce) {
-      // All loads ahead of the first store, behind which they would wait.
+      // All loads ahead of the first store, after which they would wait.
       uint4 words[kAtOnce];
       float scale[kAtOnce];
 #pragma unroll
