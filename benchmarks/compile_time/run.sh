@@ -23,6 +23,7 @@ if [ -z "$build" ]; then
 fi
 mkdir -p "$build/project"
 compiler=${CXX:-g++}
+export CCACHE_DISABLE=1  # what is compiled is what is timed
 
 # The project of README's "In your build", with FetchContent.
 cat > "$build/project/CMakeLists.txt" <<END
