@@ -61,6 +61,17 @@ inline constexpr const char* kPackedPart = "nanovllm/with/eight_bits.hpp";
                                               const Json& json, Problems& problems);
 NANOVLLM_DOOR(read_packed_format);
 
+namespace detail {
+
+/// `key` must be `expected` where it is there.
+void expect_text(const JsonFields& fields, std::string_view key, std::string_view expected);
+
+/// The text at `key` in small letters, which must be one of `known`, or absent.
+[[nodiscard]] std::string read_word(const JsonFields& fields, std::string_view key,
+                                    std::vector<std::string_view> known);
+
+}  // namespace detail
+
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
@@ -105,7 +116,6 @@ NANOVLLM_INLINE void read_modules(const JsonFields& fields, std::string_view key
   for (const Json& name : found->elements()) out.unquantised.push_back(name.string());
 }
 
-/// `key` must be `expected` where it is there.
 NANOVLLM_INLINE void expect_text(const JsonFields& fields, std::string_view key,
                                  std::string_view expected) {
   const Json* const found = fields.find(key);
@@ -113,7 +123,6 @@ NANOVLLM_INLINE void expect_text(const JsonFields& fields, std::string_view key,
     fields.wrong(key, concat('"', expected, '"'), *found);
 }
 
-/// The text at `key` in small letters, which must be one of `known`, or absent.
 NANOVLLM_INLINE std::string read_word(const JsonFields& fields, std::string_view key,
                                       std::vector<std::string_view> known) {
   std::string word = fields.string(key).value_or(std::string(known[0]));
