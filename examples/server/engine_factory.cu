@@ -1,6 +1,8 @@
 #include "engine_factory.hpp"
 
 #include <nanovllm/full_policy.hpp>
+#include <nanovllm/with/any/all_models.hpp>
+#include <nanovllm/with/any/make_engine.hpp>
 #include <nanovllm/with/moe/cuda/ops.cuh>
 
 #include <utility>
