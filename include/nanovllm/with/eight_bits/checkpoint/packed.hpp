@@ -98,6 +98,13 @@ NANOVLLM_DOOR(packed_names);
                                                             const QuantizationConfig& config);
 NANOVLLM_DOOR(packed_rows);
 
+namespace detail {
+
+/// "m" of "m.weight".
+[[nodiscard]] std::string module_of(const std::string& name);
+
+}  // namespace detail
+
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
@@ -110,8 +117,7 @@ namespace nanovllm {
 
 namespace detail {
 
-/// "m" of "m.weight".
-[[nodiscard]] NANOVLLM_INLINE std::string module_of(const std::string& name) {
+NANOVLLM_INLINE std::string module_of(const std::string& name) {
   constexpr std::string_view kSuffix = ".weight";
   return name.ends_with(kSuffix) ? name.substr(0, name.size() - kSuffix.size()) : name;
 }
