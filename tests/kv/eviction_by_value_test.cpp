@@ -143,40 +143,42 @@ TEST_CASE("a block that is to go first goes first, and none before what keeps up
 // The tree checks that no block goes before one that continues its tokens.
 TEMPLATE_TEST_CASE("any value keeps a radix tree whole", "[eviction]", LeastFrequentlyUsed,
                    MostRecentlyUsed, MostUrgent, Scrambled) {
-  std::mt19937 random(11);
-  Radix<TestType> blocks(40, true);
-  struct Running {
-    std::vector<BlockId> table;
-    std::vector<TokenId> tokens;
-  };
-  std::vector<Running> running;
-  std::int64_t num_hits = 0;
-  for (int step = 0; step < 4000; ++step) {
-    if (running.size() < 4 && random() % 2 == 0) {
-      std::vector<TokenId> tokens(1 + random() % 20);
-      for (TokenId& token : tokens) token = static_cast<TokenId>(random() % 2);
-      const auto size = static_cast<std::int32_t>(tokens.size());
-      const PrefixMatch match = blocks.match(tokens);
-      num_hits += match.num_tokens;
-      blocks.adopt(match, size);
-      running.push_back({match.blocks, tokens});
-      Running& one = running.back();
-      while (static_cast<std::int32_t>(one.table.size()) < blocks.blocks_for(size))
-        one.table.push_back(blocks.allocate().value());
-      if (match.copy_tail) blocks.release(std::span(&*match.copy_tail, 1));
-      // Some are computed at the same time, and become duplicates.
-      if (random() % 2 == 0) blocks.publish(one.table, one.tokens, match.num_tokens, size);
-    } else if (!running.empty()) {
-      const auto i = static_cast<std::ptrdiff_t>(random() % running.size());
-      Running& one = running[static_cast<std::size_t>(i)];
-      blocks.publish(one.table, one.tokens, 0, static_cast<std::int32_t>(one.tokens.size()));
-      blocks.release(one.table, random() % 2 == 0
-                                    ? std::optional(static_cast<std::int32_t>(random() % 5) - 2)
-                                    : std::nullopt);
-      running.erase(running.begin() + i);
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    Radix<TestType> blocks(40, true);
+    struct Running {
+      std::vector<BlockId> table;
+      std::vector<TokenId> tokens;
+    };
+    std::vector<Running> running;
+    std::int64_t num_hits = 0;
+    for (int step = 0; step < 4000; ++step) {
+      if (running.size() < 4 && random() % 2 == 0) {
+        std::vector<TokenId> tokens(1 + random() % 20);
+        for (TokenId& token : tokens) token = static_cast<TokenId>(random() % 2);
+        const auto size = static_cast<std::int32_t>(tokens.size());
+        const PrefixMatch match = blocks.match(tokens);
+        num_hits += match.num_tokens;
+        blocks.adopt(match, size);
+        running.push_back({match.blocks, tokens});
+        Running& one = running.back();
+        while (static_cast<std::int32_t>(one.table.size()) < blocks.blocks_for(size))
+          one.table.push_back(blocks.allocate().value());
+        if (match.copy_tail) blocks.release(std::span(&*match.copy_tail, 1));
+        // Some are computed at the same time, and become duplicates.
+        if (random() % 2 == 0) blocks.publish(one.table, one.tokens, match.num_tokens, size);
+      } else if (!running.empty()) {
+        const auto i = static_cast<std::ptrdiff_t>(random() % running.size());
+        Running& one = running[static_cast<std::size_t>(i)];
+        blocks.publish(one.table, one.tokens, 0, static_cast<std::int32_t>(one.tokens.size()));
+        blocks.release(one.table, random() % 2 == 0
+                                      ? std::optional(static_cast<std::int32_t>(random() % 5) - 2)
+                                      : std::nullopt);
+        running.erase(running.begin() + i);
+      }
+      blocks.check_invariants();
     }
-    blocks.check_invariants();
+    CHECK(num_hits > 1000);
+    CHECK(blocks.stats().num_evictions > 300);
   }
-  CHECK(num_hits > 1000);
-  CHECK(blocks.stats().num_evictions > 300);
 }
