@@ -3,6 +3,8 @@
 
 #include "../../examples/jsonl.hpp"
 
+#include <nanovllm/chat.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
