@@ -65,6 +65,7 @@ struct Float32Policy : DefaultPolicy {
 #include "nanovllm/engine/check_policy.hpp"
 #include "nanovllm/engine/engine_body.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/stored_forms.hpp"
 
 #if defined(NANOVLLM_SEPARATE) && !defined(NANOVLLM_COMPILED_CORE)
 namespace nanovllm {

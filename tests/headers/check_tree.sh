@@ -373,7 +373,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     loaders["nanovllm/model/generation_config.hpp"]
     loaders["nanovllm/model/prefixed_checkpoint.hpp"]
     loaders["nanovllm/model/surplus_tensors.hpp"]
-    loaders["nanovllm/model/stored_rows.hpp"]
+    loaders["nanovllm/model/stored_matrix.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]
     loaders["nanovllm/model/weights.hpp"]
     loaders["nanovllm/sampling/sampling_json.hpp"]

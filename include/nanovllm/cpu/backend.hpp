@@ -27,8 +27,6 @@ class Fp8Matrix;
 template <int kBits>
 class IntMatrix;
 }  // namespace cpu
-struct Fp8Rows;
-struct IntRows;
 
 /// Owns the threads of one rank and runs every op by its function in `cpu/`. Ops are finished when
 /// the call returns.
@@ -113,17 +111,9 @@ class CpuBackend {
 
   /// The same with rows as a checkpoint has stored them; false where the matrix does not take them.
   template <class AnyMatrix>
-  requires requires(AnyMatrix& matrix, const Fp8Rows& rows) {
-    { matrix.set_rows(std::int64_t{}, rows) } -> std::same_as<bool>;
-  }
-  [[nodiscard]] bool set_rows(AnyMatrix& matrix, std::int64_t first_row, const Fp8Rows& rows) {
-    return matrix.set_rows(first_row, rows);
-  }
-  template <class AnyMatrix>
-  requires requires(AnyMatrix& matrix, const IntRows& rows) {
-    { matrix.set_rows(std::int64_t{}, rows) } -> std::same_as<bool>;
-  }
-  [[nodiscard]] bool set_rows(AnyMatrix& matrix, std::int64_t first_row, const IntRows& rows) {
+  requires requires { typename AnyMatrix::StoredRows; }
+  [[nodiscard]] bool set_rows(AnyMatrix& matrix, std::int64_t first_row,
+                              const typename AnyMatrix::StoredRows& rows) {
     if constexpr (requires { matrix.set_rows(first_row, rows, context_); }) {
       return matrix.set_rows(first_row, rows, context_);
     } else {

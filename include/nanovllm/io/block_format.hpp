@@ -24,7 +24,7 @@ struct BlockFormat {
 };
 
 /// Elements of a block as integers: element i is scale · code(i) + offset, with the scale and the
-/// offset of its group. (`IntRows` in with/eight_bits/int_weight.hpp are rows of them.)
+/// offset of its group.
 struct BlockIntegers {
   struct Scale {
     float scale = 1.f, offset = 0.f;

@@ -52,11 +52,10 @@ struct ConfigTexts {
 /// Adds a problem unless "model_type" is `type`, and for a "quantization_config" that is no object.
 void check_model_type(const JsonFields& fields, std::string_view type, Problems& problems);
 
-/// Reads "quantization_config" where a tensor needs it: throws ConfigError for one that is not
-/// supported. Where none does, as in a fine-tune of 16 bits whose config.json is that of its
-/// quantised base, a warning says that it is ignored.
-void check_quantization(const Checkpoint& checkpoint, const ConfigTexts& texts,
-                        std::vector<std::string>& warnings);
+/// Has the parts that read forms of their own (model/stored_matrix.hpp) look at config.json. Throws
+/// ConfigError for what they do not support.
+void check_forms(const Checkpoint& checkpoint, const ConfigTexts& texts,
+                 std::vector<std::string>& warnings);
 
 /// Whether a model that is to be tied has an lm_head of its own, with other values than `table`,
 /// its embedding: `tie_word_embeddings` was left true when the head was trained. Then the head
@@ -92,8 +91,7 @@ void read_generation(const JsonFields& fields, std::string_view generation_text,
 #include <cstring>
 
 #include "nanovllm/io/json_fields.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/packed.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"
+#include "nanovllm/model/stored_matrix.hpp"
 
 namespace nanovllm::detail {
 
@@ -115,24 +113,10 @@ NANOVLLM_INLINE void check_model_type(const JsonFields& fields, std::string_view
     fields.wrong("quantization_config", "an object", *quantization);
 }
 
-NANOVLLM_INLINE void check_quantization(const Checkpoint& checkpoint, const ConfigTexts& texts,
-                                        std::vector<std::string>& warnings) {
-  const Json json = parse_json_object<ConfigError>(texts.config, texts.source);
-  const Json* const found = json.find("quantization_config");
-  if (found == nullptr || !found->is_object() || found->empty()) return;
-  Problems problems;
-  try {
-    if (std::ranges::any_of(checkpoint.tensors(), needs_quantization)) {
-      static_cast<void>(read_quantization(JsonFields(json, "", problems), problems));
-    } else if (!checkpoint.tensors().empty()) {
-      const Json* const method = found->find("quant_method");
-      warnings.push_back(concat("'quantization_config'", method ? " of " : "",
-                                method ? shown(*method) : "",
-                                " is ignored: the checkpoint has no quantised matrix"));
-    }
-  } catch (const LoadError&) {  // a config.json without weights can be read; their loading says so
-  }
-  problems.raise<ConfigError>(texts.source);
+NANOVLLM_INLINE void check_forms(const Checkpoint& checkpoint, const ConfigTexts& texts,
+                                 std::vector<std::string>& warnings) {
+  for (const FormPart* part = FormPart::first; part != nullptr; part = part->next)
+    part->check_config(checkpoint, texts.config, texts.source, warnings);
 }
 
 /// Whether two tensors have the same elements in the same type.

@@ -18,10 +18,9 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/load_threads.hpp"
+#include "nanovllm/model/stored_matrix.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/ops/weight_format.hpp"
-#include "nanovllm/with/eight_bits/fp8_weight.hpp"
-#include "nanovllm/with/eight_bits/int_weight.hpp"
 
 namespace nanovllm {
 
@@ -48,16 +47,11 @@ class ParameterList {
                     MatrixView<const T> rows) { backend->set_rows(matrix, first_row + row, rows); },
         .shard = shard,
         .row_group = kRowGroupOf<Matrix>};
-    if constexpr (requires(const Fp8Rows& rows) { backend_->set_rows(matrix, first_row, rows); }) {
+    if constexpr (requires { typename Matrix::StoredRows; }) {
       parameter.stored_sink = [&matrix, backend = backend_, first_row](std::int64_t row,
-                                                                       const Fp8Rows& rows) {
-        return backend->set_rows(matrix, first_row + row, rows);
-      };
-    }
-    if constexpr (requires(const IntRows& rows) { backend_->set_rows(matrix, first_row, rows); }) {
-      parameter.stored_int_sink = [&matrix, backend = backend_, first_row](std::int64_t row,
-                                                                           const IntRows& rows) {
-        return backend->set_rows(matrix, first_row + row, rows);
+                                                                       const AnyStoredRows& rows) {
+        const auto* const kept = rows.get<typename Matrix::StoredRows>();
+        return kept != nullptr && backend->set_rows(matrix, first_row + row, *kept);
       };
     }
     add(std::move(parameter));

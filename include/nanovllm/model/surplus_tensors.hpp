@@ -2,13 +2,16 @@
 /// Tensors of a checkpoint that no parameter of its model asks for.
 
 #include <cstddef>
+#include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/model/stored_matrix.hpp"
 
 namespace nanovllm::detail {
 
@@ -35,20 +38,19 @@ class FirstLines {
   std::size_t count_ = 0;
 };
 
-/// Lines for the tensors that are neither `expected` nor ignored. Ignored are scales of
-/// activations, biases of zeros, what every engine computes itself (`rotary_emb.inv_freq`), and,
-/// with a warning, heads beside the one for tokens, such as the value head of a training by PPO: no
-/// other tensor depends on them.
+/// Lines for the tensors that are neither `expected` nor ignored. Ignored are those that one of
+/// `readers` ignores, what every engine computes itself (`rotary_emb.inv_freq`), and, with a
+/// warning, heads beside the one for tokens, such as the value head of a training by PPO: no other
+/// tensor depends on them.
 [[nodiscard]] std::string surplus_of(const Checkpoint& checkpoint,
-                                     const std::set<std::string_view>& expected);
+                                     const std::set<std::string_view>& expected,
+                                     std::span<const std::unique_ptr<FormReader>> readers);
 
 }  // namespace nanovllm::detail
 
 #if NANOVLLM_BODIES
 
-#include "nanovllm/io/file_dtype.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/packed.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/tensor_scales.hpp"
+#include <algorithm>
 
 namespace nanovllm::detail {
 
@@ -70,11 +72,13 @@ namespace nanovllm::detail {
 }
 
 NANOVLLM_INLINE std::string surplus_of(const Checkpoint& checkpoint,
-                                       const std::set<std::string_view>& expected) {
+                                       const std::set<std::string_view>& expected,
+                                       std::span<const std::unique_ptr<FormReader>> readers) {
   FirstLines surplus(" more that are not in the model");
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    if (expected.contains(tensor.name) || is_activation_scale(tensor.name) ||
-        is_zero_bias(checkpoint, tensor) || is_rotary_table(tensor.name))
+    const auto ignores = [&](const auto& reader) { return reader->ignores(tensor); };
+    if (expected.contains(tensor.name) || std::ranges::any_of(readers, ignores) ||
+        is_rotary_table(tensor.name))
       continue;
     if (const std::string_view head = other_head(tensor.name); !head.empty()) {
       checkpoint.warn(concat("'", checkpoint.name(), "': the tensors '", head,

@@ -3,11 +3,11 @@
 /// backend.
 ///
 /// The caller lists its parameters; each has a sink that receives the rows this rank keeps,
-/// converted to the element type it computes in, from 16 or 32 bits, from 8-bit floats and their
-/// scales, from packed integers, or from blocks (io/block_format.hpp). Everything is verified
-/// before the first byte is read. Then the file is read once, front to back, in panels of a few MiB
-/// whose pages are given back at once, so that loading adds one panel a thread, not a second copy
-/// of the weights, to resident memory.
+/// converted to the element type it computes in, from 16 or 32 bits, from blocks
+/// (io/block_format.hpp), or from a form of another part (model/stored_matrix.hpp). Everything is
+/// verified before the first byte is read. Then the file is read once, front to back, in panels of
+/// a few MiB whose pages are given back at once, so that loading adds one panel a thread, not a
+/// second copy of the weights, to resident memory.
 
 #include <algorithm>
 #include <atomic>
@@ -22,22 +22,16 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/door.hpp"
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/io/file_dtype.hpp"
 #include "nanovllm/model/convert.hpp"
 #include "nanovllm/model/load_threads.hpp"
 #include "nanovllm/model/parameter.hpp"
-#include "nanovllm/model/stored_rows.hpp"
-#include "nanovllm/model/surplus_tensors.hpp"
+#include "nanovllm/model/stored_matrix.hpp"
 #include "nanovllm/ops/host_staging.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/packed.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/tensor_scales.hpp"
 
 namespace nanovllm {
 
@@ -50,15 +44,6 @@ struct LoadOptions {
 
 namespace detail {
 
-/// A parameter, whatever its element type. Refers to it.
-struct WantedTensor {
-  const std::string& name;
-  const std::vector<std::int64_t>& shape;
-  const Shard& shard;
-  bool optional;
-  bool transposed;
-};
-
 template <Element T>
 [[nodiscard]] std::vector<WantedTensor> wanted_tensors(std::span<const Parameter<T>> parameters) {
   std::vector<WantedTensor> out;
@@ -68,115 +53,92 @@ template <Element T>
   return out;
 }
 
-/// What `check_parameters` does.
-void check_tensors(const Checkpoint& checkpoint, std::span<const WantedTensor> wanted,
-                   std::span<const std::string> ignored);
+/// Which matrix of a checkpoint is for which parameter, in the order of the files.
+struct LoadJobs {
+  struct Job {
+    std::shared_ptr<const StoredMatrix> matrix;
+    std::size_t parameter;
+  };
+
+  std::vector<Job> list;
+  std::uint64_t bytes = 0;  ///< of the files, in all
+};
+
+/// Throws what `check_parameters` throws.
+LoadJobs find_tensors(const Checkpoint& checkpoint, std::span<const WantedTensor> wanted,
+                      std::span<const std::string> ignored);
+
+/// out = these elements, dense rows, each rounded from a float32 to nearest even.
+template <Element T>
+void convert(const StoredMatrix& matrix, const Region& region, T* out) {
+  const CheckpointTensor& tensor = matrix.tensor();
+  const std::int64_t columns = region.columns();
+  if (tensor.blocks == nullptr && is_float(tensor.dtype)) {
+    const bool is_whole = columns == region.num_columns;
+    const std::int64_t step = is_whole ? region.rows() : 1;
+    for (Region part = region; part.row_begin < region.row_end; part.row_begin += step) {
+      part.row_end = part.row_begin + step;
+      const auto count = static_cast<std::size_t>(step * columns);
+      convert(tensor.dtype, matrix.bytes_of(part).data(), out, count);
+      out += count;
+    }
+    return;
+  }
+  constexpr std::int64_t kColumns = 512;  // of a part, which a cache holds
+  const std::int64_t step = matrix.rows_at_once();
+  std::vector<float> buffer(static_cast<std::size_t>(step * std::min(kColumns, columns)));
+  for (std::int64_t row = region.row_begin; row < region.row_end; row += step) {
+    for (std::int64_t column = region.column_begin; column < region.column_end;) {
+      const Region part{row, std::min(row + step, region.row_end), column,
+                        std::min((column / kColumns + 1) * kColumns, region.column_end),
+                        region.num_columns};
+      matrix.read(part, buffer.data());
+      const float* from = buffer.data();
+      for (std::int64_t r = 0; r < part.rows(); ++r) {
+        T* const to = out + (row + r - region.row_begin) * columns + column - region.column_begin;
+        for (std::int64_t c = 0; c < part.columns(); ++c) to[c] = T(*from++);
+      }
+      column = part.column_end;
+    }
+  }
+}
 
 /// Streams one tensor to its sink through `staging`. `on_bytes` gets every panel's file bytes.
-/// @param scales  of a tensor of 8-bit floats.
+/// Where rows lie in all of its pages, these are given back together.
 template <Element T, class Staging, class OnBytes>
-void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& tensor,
-                      const std::optional<TensorScales>& scales, Staging& staging,
+void stream_parameter(const Parameter<T>& parameter, const StoredMatrix& matrix, Staging& staging,
                       const OnBytes& on_bytes) {
   constexpr std::int64_t kPanelBytes = 4 << 20;
   const Region region = region_of(parameter.shape, parameter.shard);
   if (region.rows() == 0 || region.columns() == 0) return;
-  const RowLayout layout(tensor);
-  const std::int64_t stride = layout.end(region.num_columns);
-  const std::int64_t left = layout.begin(region.column_begin), read = region.row_bytes(layout);
-  const std::span<const std::byte> bytes = tensor.data;
-  const auto at = [&](std::int64_t row, std::int64_t byte) {
-    return static_cast<std::size_t>(row * stride + byte);
-  };
   // The panel is bounded as it lies in the file and as it is handed out.
-  const std::int64_t row_bytes =
-      std::max(stride, region.columns() * static_cast<std::int64_t>(sizeof(T)));
+  const std::int64_t row_bytes = std::max(matrix.stride(region.num_columns),
+                                          region.columns() * static_cast<std::int64_t>(sizeof(T)));
   const std::int64_t panel_rows =
-      std::min(align_up(std::max<std::int64_t>(kPanelBytes / row_bytes, 1), parameter.row_group),
-               region.rows());
-
-  for (std::int64_t row = region.row_begin; row < region.row_end; row += panel_rows) {
-    const std::int64_t rows = std::min(panel_rows, region.row_end - row);
-    const auto width = static_cast<std::size_t>(region.columns());
-    const std::size_t begin = at(row, left);
-    const auto panel = bytes.subspan(begin, at(row + rows - 1, left + read) - begin);
-    if (tensor.mapping != nullptr) tensor.mapping->prefetch(panel);
-    const auto done = [&] {
-      if (tensor.mapping != nullptr) tensor.mapping->release(panel);
-      on_bytes(static_cast<std::uint64_t>(rows * read));
-    };
-    if (scales && parameter.stored_sink &&
-        parameter.stored_sink(row - region.row_begin,
-                              scales->rows_of(&bytes[begin], region.num_columns, row, rows,
-                                              region.column_begin, region.columns()))) {
-      done();
-      continue;
-    }
-    if (tensor.blocks != nullptr && tensor.blocks->integers != nullptr &&
-        parameter.stored_int_sink &&
-        parameter.stored_int_sink(row - region.row_begin,
-                                  int_rows_of(*tensor.blocks, &bytes[at(row, 0)], stride, rows,
-                                              region.column_begin, region.columns()))) {
-      done();
-      continue;
-    }
-    T* const out = staging.acquire(static_cast<std::size_t>(rows) * width);
-    if (tensor.blocks != nullptr) {
-      for (std::int64_t r = 0; r < rows; ++r) {
-        dequantise_blocks(*tensor.blocks, &bytes[at(row + r, 0)], region.column_begin,
-                          region.columns(), out + static_cast<std::size_t>(r) * width);
-      }
-    } else if (scales) {
-      for (std::int64_t r = 0; r < rows; ++r) {
-        scales->dequantise(&bytes[at(row + r, 0)], row + r, region.column_begin, region.columns(),
-                           out + static_cast<std::size_t>(r) * width);
-      }
-    } else if (region.columns() == region.num_columns) {
-      convert(tensor.dtype, &bytes[at(row, 0)], out, static_cast<std::size_t>(rows) * width);
-    } else {
-      for (std::int64_t r = 0; r < rows; ++r) {
-        convert(tensor.dtype, &bytes[at(row + r, left)], out + static_cast<std::size_t>(r) * width,
-                width);
-      }
-    }
-    parameter.sink(row - region.row_begin, MatrixView<const T>(out, {rows, region.columns()}));
-    staging.release();
-    done();
-  }
-}
-
-/// The same of a matrix of packed integers. Rows of AWQ's and GPTQ's lie in all of its pages, which
-/// are given back together.
-template <Element T, class Staging, class OnBytes>
-void stream_packed(const Parameter<T>& parameter, const PackedRows& packed, Staging& staging,
-                   const OnBytes& on_bytes) {
-  constexpr std::int64_t kPanelBytes = 4 << 20;
-  const Region region = region_of(parameter.shape, parameter.shard);
-  const std::int64_t columns = region.columns();
-  if (region.rows() == 0 || columns == 0) return;
-  const std::int64_t row_bytes = columns * static_cast<std::int64_t>(sizeof(T));
-  const std::int64_t panel_rows =
-      align_up(align_up(std::max<std::int64_t>(kPanelBytes / row_bytes, 1), PackedRows::kAtOnce),
+      align_up(align_up(std::max<std::int64_t>(kPanelBytes / row_bytes, 1), matrix.rows_at_once()),
                parameter.row_group);
-  const MappedFile* const mapping = packed.words().mapping;
+  const MappedFile* const mapping = matrix.tensor().mapping;
   std::uint64_t bytes_done = 0;
   for (std::int64_t row = region.row_begin; row < region.row_end; row += panel_rows) {
-    const std::int64_t rows = std::min(panel_rows, region.row_end - row);
-    const auto panel = packed.bytes_of(row, rows, region.column_begin, columns);
-    const bool is_first = packed.is_row_major() || row == region.row_begin;
-    const bool is_last = packed.is_row_major() || row + rows == region.row_end;
-    if (mapping != nullptr && is_first) mapping->prefetch(panel);
-    if (!parameter.stored_int_sink ||
-        !parameter.stored_int_sink(row - region.row_begin,
-                                   packed.rows_of(row, rows, region.column_begin, columns))) {
-      T* const out = staging.acquire(static_cast<std::size_t>(rows * columns));
-      packed.dequantise(row, rows, region.column_begin, columns, out);
-      parameter.sink(row - region.row_begin, MatrixView<const T>(out, {rows, columns}));
+    Region panel = region;
+    panel.row_begin = row;
+    panel.row_end = std::min(row + panel_rows, region.row_end);
+    const std::int64_t first = row - region.row_begin;
+    const auto bytes = matrix.bytes_of(panel);
+    const bool is_first = matrix.is_row_major() || first == 0;
+    const bool is_last = matrix.is_row_major() || panel.row_end == region.row_end;
+    if (mapping != nullptr && is_first) mapping->prefetch(bytes);
+    const auto keep = [&](const AnyStoredRows& rows) { return parameter.stored_sink(first, rows); };
+    if (!parameter.stored_sink || !matrix.give(panel, keep)) {
+      T* const out = staging.acquire(static_cast<std::size_t>(panel.rows() * panel.columns()));
+      convert(matrix, panel, out);
+      parameter.sink(first, MatrixView<const T>(out, {panel.rows(), panel.columns()}));
       staging.release();
     }
-    if (mapping != nullptr && is_last) mapping->release(panel);
-    const std::uint64_t bytes = packed.stored_bytes(row + rows - region.row_begin, columns);
-    on_bytes(bytes - std::exchange(bytes_done, bytes));
+    if (mapping != nullptr && is_last) mapping->release(bytes);
+    panel.row_begin = region.row_begin;
+    const std::uint64_t now = matrix.num_bytes(panel);
+    on_bytes(now - std::exchange(bytes_done, now));
   }
 }
 
@@ -188,28 +150,8 @@ void stream_packed(const Parameter<T>& parameter, const PackedRows& packed, Stag
 template <Element T>
 void check_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>> parameters,
                       const LoadOptions& options = {}) {
-  detail::check_tensors(checkpoint, detail::wanted_tensors(parameters), options.ignored);
+  detail::find_tensors(checkpoint, detail::wanted_tensors(parameters), options.ignored);
 }
-
-namespace detail {
-
-/// Which tensor of a checkpoint is for which parameter, in the order of the files.
-struct LoadJobs {
-  struct Job {
-    const CheckpointTensor* tensor;
-    std::size_t parameter;
-    std::optional<TensorScales> scales;
-    std::shared_ptr<const PackedRows> packed;
-  };
-
-  std::vector<Job> list;
-  std::uint64_t bytes = 0;  ///< of the files, in all
-};
-
-[[nodiscard]] LoadJobs list_jobs(const Checkpoint& checkpoint,
-                                 std::span<const WantedTensor> wanted);
-
-}  // namespace detail
 
 /// Checks as `check_parameters`, then streams every parameter to its sink, in the order of the
 /// files; with several threads the order is nearly that, and each parameter is one thread's. What a
@@ -219,9 +161,8 @@ struct LoadJobs {
 template <Element T, class MakeStaging>
 void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>> parameters,
                      const LoadOptions& options, const MakeStaging& make_staging) {
-  const std::vector<detail::WantedTensor> wanted = detail::wanted_tensors(parameters);
-  detail::check_tensors(checkpoint, wanted, options.ignored);
-  const detail::LoadJobs jobs = detail::list_jobs(checkpoint, wanted);
+  const detail::LoadJobs jobs =
+      detail::find_tensors(checkpoint, detail::wanted_tensors(parameters), options.ignored);
 
   std::mutex progress_mutex;
   std::uint64_t bytes_done = 0;
@@ -237,12 +178,7 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
       auto staging = make_staging();
       for (std::size_t i = next++; i < jobs.list.size() && !failed; i = next++) {
         const detail::LoadJobs::Job& job = jobs.list[i];
-        const Parameter<T>& parameter = parameters[job.parameter];
-        if (job.packed) {
-          detail::stream_packed(parameter, *job.packed, staging, on_bytes);
-        } else {
-          detail::stream_parameter(parameter, *job.tensor, job.scales, staging, on_bytes);
-        }
+        detail::stream_parameter(parameters[job.parameter], *job.matrix, staging, on_bytes);
       }
     } catch (...) {
       failed = true;
@@ -268,6 +204,7 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/sort.hpp"
+#include "nanovllm/model/surplus_tensors.hpp"
 
 namespace nanovllm::detail {
 
@@ -286,102 +223,57 @@ NANOVLLM_INLINE std::string shard_problem(const WantedTensor& p) {
   return {};
 }
 
-/// What is wrong with the file's tensor for it; empty if nothing.
-NANOVLLM_INLINE std::string tensor_problem(const WantedTensor& p, const CheckpointTensor& tensor,
-                                           const Checkpoint& checkpoint,
-                                           const QuantizationConfig& quantization) {
-  const bool same = std::equal(p.shape.begin(), p.shape.end(), tensor.shape.begin(),
-                               tensor.shape.end(), [](std::int64_t want, std::uint64_t got) {
-                                 return want >= 0 && static_cast<std::uint64_t>(want) == got;
-                               });
-  if (!same) {
-    return concat("must have shape ", shape_string(p.shape), ", got ", shape_string(tensor.shape));
-  }
-  if (tensor.dtype == FileDType::f8_e4m3) return scales_problem(checkpoint, tensor, quantization);
-  if (tensor.blocks == nullptr && !is_float(tensor.dtype))
-    return concat("must be F32, F16, BF16 or F8_E4M3, got ", tensor.type_name());
-  return {};
-}
-
-/// What is wrong with the file's packed integers for it; empty if nothing.
-NANOVLLM_INLINE std::string packed_problem(const WantedTensor& p, const CheckpointTensor& words,
-                                           const Checkpoint& checkpoint,
-                                           const QuantizationConfig& quantization) {
-  if (!p.transposed)
-    return through<LoadError>(packed_problem_door, kPackedPart, "'", checkpoint.name(), "' has '",
-                              words.name, "': a matrix of packed integers")(checkpoint, p.name,
-                                                                            p.shape, quantization);
-  return concat("is a packed matrix, '", words.name,
-                "'; models whose files have this matrix transposed do not read those");
-}
-
-/// Read only where a tensor needs it.
-NANOVLLM_INLINE QuantizationConfig quantization_of(const Checkpoint& checkpoint) {
-  const bool is_quantised =
-      std::ranges::any_of(checkpoint.tensors(), [](const CheckpointTensor& tensor) {
-        return tensor.dtype == FileDType::f8_e4m3 || is_packed_name(tensor.name);
-      });
-  return is_quantised ? read_quantization(checkpoint) : QuantizationConfig{};
-}
-
-NANOVLLM_INLINE void check_tensors(const Checkpoint& checkpoint,
-                                   std::span<const WantedTensor> wanted,
-                                   std::span<const std::string> ignored) {
-  const QuantizationConfig quantization = quantization_of(checkpoint);
+NANOVLLM_INLINE LoadJobs find_tensors(const Checkpoint& checkpoint,
+                                      std::span<const WantedTensor> wanted,
+                                      std::span<const std::string> ignored) {
+  std::vector<std::unique_ptr<FormReader>> readers;
+  for (const FormPart* part = FormPart::first; part != nullptr; part = part->next)
+    readers.push_back(part->open(checkpoint));
+  LoadJobs out;
   FirstLines problems(" more that are missing or wrong");
   std::set<std::string_view> expected(ignored.begin(), ignored.end());
-  for (const WantedTensor& parameter : wanted) {
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const WantedTensor& parameter = wanted[i];
     expected.insert(parameter.name);
-    const CheckpointTensor* tensor = checkpoint.find(parameter.name);
-    const CheckpointTensor* words = tensor ? nullptr : find_packed(checkpoint, parameter.name);
+    const CheckpointTensor* const tensor = checkpoint.find(parameter.name);
+    std::optional<StoredForm> form;
+    for (const auto& reader : readers) {
+      if (!form) form = reader->find(parameter);
+    }
     std::string problem;
-    if (tensor != nullptr || words != nullptr) {
+    if (tensor != nullptr || form) {
       problem = shard_problem(parameter);
     } else if (!parameter.optional) {
       problem = "is missing";
     }
-    if (tensor != nullptr && problem.empty())
-      problem = tensor_problem(parameter, *tensor, checkpoint, quantization);
-    if (tensor != nullptr && tensor->dtype == FileDType::f8_e4m3) {
-      if (const auto* scales = find_scale_tensor(checkpoint, parameter.name); scales != nullptr)
-        expected.insert(scales->name);
+    if (tensor != nullptr && problem.empty() && !has_shape(*tensor, parameter.shape))
+      problem = concat("must have shape ", shape_string(parameter.shape), ", got ",
+                       shape_string(tensor->shape));
+    if (form) {
+      expected.insert(form->names.begin(), form->names.end());
+      if (problem.empty()) problem = form->problem;
+    } else if (tensor != nullptr) {
+      form = StoredForm{.matrix = std::make_shared<const StoredMatrix>(*tensor)};
+      if (problem.empty() && tensor->blocks == nullptr && !is_float(tensor->dtype))
+        problem = concat("must be F32, F16 or BF16, got ", tensor->type_name());
     }
-    if (words != nullptr) {
-      if (problem.empty()) problem = packed_problem(parameter, *words, checkpoint, quantization);
-      if (const auto names = packed_names_door.load(); names != nullptr)
-        expected.merge(names(checkpoint, parameter.name));
+    if (!problem.empty()) {
+      problems.add("'", parameter.name, "' ", problem);
+    } else if (form) {
+      out.bytes += form->matrix->num_bytes(region_of(parameter.shape, parameter.shard));
+      out.list.push_back({std::move(form->matrix), i});
     }
-    if (!problem.empty()) problems.add("'", parameter.name, "' ", problem);
   }
-  std::string text = problems.text() + surplus_of(checkpoint, expected);
+  std::string text = problems.text() + surplus_of(checkpoint, expected, readers);
   if (!text.empty()) {
     for (const std::string& warning : checkpoint.warnings()) text += "\n  (" + warning + ")";
   }
   check<LoadError>(text.empty(), "'", checkpoint.name(),
                    "' does not hold this model's weights:", text);
-}
-
-NANOVLLM_INLINE LoadJobs list_jobs(const Checkpoint& checkpoint,
-                                   std::span<const WantedTensor> wanted) {
-  LoadJobs out;
-  const QuantizationConfig quantization = quantization_of(checkpoint);
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const auto& [name, shape, shard, optional, transposed] = wanted[i];
-    const Region region = region_of(shape, shard);
-    const CheckpointTensor* tensor = checkpoint.find(name);
-    if (tensor == nullptr) {
-      if (find_packed(checkpoint, name) == nullptr) continue;
-      const auto packed = packed_rows_door.load()(checkpoint, name, shape, quantization);
-      if (packed == nullptr) continue;
-      out.list.push_back({&packed->words(), i, {}, packed});
-      out.bytes += packed->stored_bytes(region.rows(), region.columns());
-      continue;
-    }
-    out.list.push_back({tensor, i, scales_of(checkpoint, *tensor, quantization), {}});
-    out.bytes += static_cast<std::uint64_t>(region.rows() * region.row_bytes(RowLayout(*tensor)));
-  }
   // Tensors lie in one array in file order, so their addresses sort the jobs.
-  sort_stably(out.list, [](const auto& a, const auto& b) { return a.tensor < b.tensor; });
+  sort_stably(out.list, [](const auto& a, const auto& b) {
+    return &a.matrix->tensor() < &b.matrix->tensor();
+  });
   return out;
 }
 

@@ -42,7 +42,8 @@ concept ByteKvFormat = ScaledKvFormat<F> && F::kIsProduct &&
 
 /// A format that does not compute a row's scale but gets it: `store(row, n, to, scale)` returns
 /// `scale`, which is positive and finite; `store(row, n, to)` stores by 1. Rows keep the scale as
-/// those of other formats do, so whatever reads, copies or saves rows needs none from elsewhere.
+/// those of other formats do. A model asks its `read_scales(checkpoint, modules)`, where there is
+/// one, for a KvScales for each module of attention.
 template <class F>
 concept FixedScaleKvFormat = ScaledKvFormat<F> &&
     requires(const float* row, std::int64_t n, typename F::Stored* to, float scale) {

@@ -27,8 +27,8 @@ enum class MatrixRole : std::uint8_t {
 ///
 /// A matrix that needs rows in groups has `kRowGroup`: `set_rows` then gets whole groups, except at
 /// the end of a tensor. A tensor must begin at a multiple of it, unless the matrix has
-/// `kAnyFirstRow`. A matrix whose `set_rows` also takes `Fp8Rows` (with/eight_bits/fp8_weight.hpp)
-/// or `IntRows` (with/eight_bits/int_weight.hpp) gets those of a checkpoint as they are stored.
+/// `kAnyFirstRow`. A matrix with a type `StoredRows`, which its `set_rows` also takes, gets rows of
+/// a checkpoint that are stored so as they are.
 template <class F>
 concept CompoundWeightFormat = Element<typename F::Element> && requires {
   { F::kName } -> std::convertible_to<std::string_view>;

@@ -322,7 +322,7 @@ NANOVLLM_INLINE void find_missing_head(const Checkpoint& checkpoint, Qwen3Config
 
 NANOVLLM_INLINE void look_at_tensors(const Checkpoint& checkpoint, const ConfigTexts& texts,
                                      Qwen3Config& config) {
-  check_quantization(checkpoint, texts, config.warnings);
+  check_forms(checkpoint, texts, config.warnings);
   if (config.head == ModelHead::tokens) find_missing_head(checkpoint, config);
   pass_warnings(config.warnings, checkpoint);
 }

@@ -21,7 +21,6 @@
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/ops/kv_format.hpp"
 #include "nanovllm/ops/weight_format.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/kv_scales.hpp"
 
 namespace nanovllm {
 
@@ -87,8 +86,8 @@ class Qwen3WeightsOf {
   /// and `Derived::with_own_tensors(checkpoint)`, where there is one, may divide tensors. An
   /// lm_head of a tied model or of one that wants none is ignored, and so is the head of a
   /// classifier, which is the engine's (`ScoreHead`). Throws one LoadError that names missing,
-  /// surplus and misshapen tensors. Scales of the cache are read first, with a LoadError of their
-  /// own (`read_kv_scales`).
+  /// surplus and misshapen tensors. Scales of the cache are read first (`Kv::read_scales`), with a
+  /// LoadError of their own.
   void load(const Checkpoint& checkpoint, Backend& backend,
             std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
     std::vector<std::string> ignored;
@@ -97,7 +96,7 @@ class Qwen3WeightsOf {
     Checkpoint named = with_model_prefix(checkpoint);
     if constexpr (requires { Derived::with_own_tensors(named); })
       named = Derived::with_own_tensors(named);
-    if constexpr (FixedScaleKvFormat<Kv>) load_kv_scales(named);
+    if constexpr (requires { &Kv::read_scales; }) load_kv_scales(named);
     list_parameters(backend).load(named, ignored, std::move(progress));
   }
 
@@ -183,7 +182,7 @@ class Qwen3WeightsOf {
     std::vector<std::string> modules;
     for (std::size_t i = 0; i < layers_.size(); ++i)
       modules.push_back(concat("model.layers.", i, ".self_attn"));
-    const std::vector<KvScales> scales = read_kv_scales(checkpoint, modules);
+    const std::vector<KvScales> scales = Kv::read_scales(checkpoint, modules);
     for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].kv_scales = scales[i];
   }
 

@@ -2,14 +2,20 @@
 /// A KV cache of 8-bit floats with given scales, one for a layer's keys and one for its values.
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "nanovllm/core/config.hpp"
 #include "nanovllm/core/fp8.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/ops/kv_format.hpp"
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 
 namespace nanovllm {
+
+class Checkpoint;
 
 /// stored = e4m3(x / scale), read as stored · scale; quotient and product are float32, rounded to
 /// nearest even. The scale is the checkpoint's, or 1. Each row keeps it in 4 bytes, as rows of
@@ -35,8 +41,27 @@ struct StaticFp8Kv {
   static void load(const Stored* from, float scale, std::int64_t n, float* row) {
     Fp8Kv::load(from, scale, n, row);
   }
+
+  /// Those of a checkpoint: `read_kv_scales`.
+  [[nodiscard]] static std::vector<KvScales> read_scales(const Checkpoint& checkpoint,
+                                                         std::span<const std::string> modules);
 };
 
 static_assert(FixedScaleKvFormat<StaticFp8Kv> && !FixedScaleKvFormat<Fp8Kv>);
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include "nanovllm/with/eight_bits/checkpoint/kv_scales.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE std::vector<KvScales> StaticFp8Kv::read_scales(
+    const Checkpoint& checkpoint, std::span<const std::string> modules) {
+  return read_kv_scales(checkpoint, modules);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -156,7 +156,7 @@ NANOVLLM_INLINE Gpt2Config Gpt2Config::from_json(std::string_view text,
 NANOVLLM_INLINE Gpt2Config Gpt2Config::load(const Checkpoint& checkpoint) {
   const detail::ConfigTexts texts = detail::read_config_texts(checkpoint);
   Gpt2Config out = from_json(texts.config, texts.generation, texts.source);
-  detail::check_quantization(checkpoint, texts, out.warnings);
+  detail::check_forms(checkpoint, texts, out.warnings);
   for (const char* table : {"wte.weight", "transformer.wte.weight"}) {
     if (out.tie_word_embeddings && detail::has_own_head(checkpoint, table, out.warnings))
       out.tie_word_embeddings = false;

@@ -88,8 +88,9 @@ struct Reader {
                                  rows += panel.extent(0);
                                },
                            .shard = shard};
-    parameter.stored_int_sink = [this](std::int64_t first, const IntRows& panel) {
+    parameter.stored_sink = [this](std::int64_t first, const AnyStoredRows& stored) {
       if (!takes_integers) return false;
+      const IntRows& panel = *stored.get<IntRows>();
       CHECK(first == rows);
       std::vector<std::int8_t> codes(static_cast<std::size_t>(panel.columns));
       for (std::int64_t i = 0; i < panel.rows; ++i) {

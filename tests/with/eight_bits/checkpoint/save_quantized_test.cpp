@@ -114,10 +114,10 @@ Matrix loaded(const Checkpoint& checkpoint, const std::string& name, std::int64_
        .shape = {rows, columns},
        .sink = [&](std::int64_t first,
                    MatrixView<const float> panel) { out.set_rows(first, panel); },
-       .stored_int_sink =
-           [&](std::int64_t first, const IntRows& panel) {
+       .stored_sink =
+           [&](std::int64_t first, const AnyStoredRows& panel) {
              ++num_kept;
-             return out.set_rows(first, panel);
+             return out.set_rows(first, *panel.get<IntRows>());
            }}};
   std::vector<std::string> others;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) others.push_back(tensor.name);

@@ -5,19 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "nanovllm/core/door.hpp"
-#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/io/json_fields.hpp"
+#include "nanovllm/model/stored_matrix.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"
-#include "nanovllm/with/eight_bits/int_weight.hpp"
 
 namespace nanovllm {
 
@@ -37,46 +33,6 @@ namespace nanovllm {
 /// codes of a packed matrix, or is a weight in integers of another kind.
 [[nodiscard]] bool needs_quantization(const CheckpointTensor& tensor);
 
-/// A matrix [rows, columns] of packed integers as its loader reads it. Rows and columns are counted
-/// in the whole matrix.
-class PackedRows {
- public:
-  static constexpr std::int64_t kAtOnce = 128;  ///< rows; a multiple of them is read faster
-
-  explicit PackedRows(const CheckpointTensor& words) : words_(words) {}
-  PackedRows(const PackedRows&) = delete;
-  PackedRows& operator=(const PackedRows&) = delete;
-  virtual ~PackedRows() = default;
-
-  /// The tensor with the codes.
-  [[nodiscard]] const CheckpointTensor& words() const { return words_; }
-
-  /// The part of its data that has `count` rows from `row` on, in columns [first, first + num).
-  [[nodiscard]] virtual std::span<const std::byte> bytes_of(std::int64_t row, std::int64_t count,
-                                                            std::int64_t first,
-                                                            std::int64_t num) const = 0;
-  /// Whether that part is those rows' alone, or that of all rows.
-  [[nodiscard]] virtual bool is_row_major() const = 0;
-  /// Bytes of the codes of so many elements.
-  [[nodiscard]] virtual std::uint64_t stored_bytes(std::int64_t num_rows,
-                                                   std::int64_t num_columns) const = 0;
-
-  /// These rows and columns as integers. Refers to this.
-  [[nodiscard]] virtual IntRows rows_of(std::int64_t row, std::int64_t count, std::int64_t first,
-                                        std::int64_t num) const = 0;
-
-  /// out = these elements, dense rows, a float32 each that is rounded to nearest even.
-  virtual void dequantise(std::int64_t row, std::int64_t count, std::int64_t first,
-                          std::int64_t num, float* out) const = 0;
-  virtual void dequantise(std::int64_t row, std::int64_t count, std::int64_t first,
-                          std::int64_t num, half* out) const = 0;
-  virtual void dequantise(std::int64_t row, std::int64_t count, std::int64_t first,
-                          std::int64_t num, bf16* out) const = 0;
-
- private:
-  const CheckpointTensor& words_;
-};
-
 // The bodies of these are in the part kPackedPart.
 
 /// What is wrong with the tensors of `name`, which is packed and must have `shape`; empty if
@@ -87,16 +43,15 @@ class PackedRows {
 NANOVLLM_DOOR(packed_problem);
 
 /// The names of the tensors that belong to packed matrix `name`; they are the checkpoint's.
-[[nodiscard]] std::set<std::string_view> packed_names(const Checkpoint& checkpoint,
-                                                      const std::string& name);
+[[nodiscard]] std::vector<std::string_view> packed_names(const Checkpoint& checkpoint,
+                                                         const std::string& name);
 NANOVLLM_DOOR(packed_names);
 
-/// Matrix `name`, which has no problem; null where it is not packed.
-[[nodiscard]] std::shared_ptr<const PackedRows> packed_rows(const Checkpoint& checkpoint,
-                                                            const std::string& name,
-                                                            const std::vector<std::int64_t>& shape,
-                                                            const QuantizationConfig& config);
-NANOVLLM_DOOR(packed_rows);
+/// Matrix `name`, which has no problem.
+[[nodiscard]] std::shared_ptr<const detail::StoredMatrix> packed_matrix(
+    const Checkpoint& checkpoint, const std::string& name, const std::vector<std::int64_t>& shape,
+    const QuantizationConfig& config);
+NANOVLLM_DOOR(packed_matrix);
 
 namespace detail {
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,11 +15,10 @@
 
 namespace nanovllm {
 
-/// The tensors of matrix `name`, which has no problem; none where it is not packed.
-[[nodiscard]] std::optional<PackedTensors> packed_of(const Checkpoint& checkpoint,
-                                                     const std::string& name,
-                                                     const std::vector<std::int64_t>& shape,
-                                                     const QuantizationConfig& config);
+/// The tensors of matrix `name`, which has no problem.
+[[nodiscard]] PackedTensors packed_of(const Checkpoint& checkpoint, const std::string& name,
+                                      const std::vector<std::int64_t>& shape,
+                                      const QuantizationConfig& config);
 
 }  // namespace nanovllm
 
@@ -71,14 +69,6 @@ struct PackedPart {
                               {".weight_scale", {rows, groups}, false}};
   if (format.has_zeros) out.push_back({".weight_zero_point", {ceil_div(rows, per_word), groups}});
   return out;
-}
-
-[[nodiscard]] NANOVLLM_INLINE bool has_shape(const CheckpointTensor& tensor,
-                                             const std::vector<std::int64_t>& shape) {
-  return std::equal(shape.begin(), shape.end(), tensor.shape.begin(), tensor.shape.end(),
-                    [](std::int64_t want, std::uint64_t got) {
-                      return want >= 0 && static_cast<std::uint64_t>(want) == got;
-                    });
 }
 
 /// What is wrong with one of the tensors of `module`; empty if nothing.
@@ -178,34 +168,31 @@ NANOVLLM_INLINE std::string packed_problem(const Checkpoint& checkpoint, const s
   return detail::order_problem(*groups, format.group_size.value_or(shape[1]));
 }
 
-NANOVLLM_INLINE std::optional<PackedTensors> packed_of(const Checkpoint& checkpoint,
-                                                       const std::string& name,
-                                                       const std::vector<std::int64_t>& shape,
-                                                       const QuantizationConfig& config) {
-  const CheckpointTensor* const words = find_packed(checkpoint, name);
-  if (words == nullptr || !config.packed) return {};
+NANOVLLM_INLINE PackedTensors packed_of(const Checkpoint& checkpoint, const std::string& name,
+                                        const std::vector<std::int64_t>& shape,
+                                        const QuantizationConfig& config) {
   const std::string module = detail::module_of(name);
   const PackedFormat& format = *config.packed;
   const bool is_ours = format.layout == PackedLayout::compressed_tensors;
   const std::string zeros = module + (is_ours ? ".weight_zero_point" : ".qzeros");
-  return PackedTensors{.words = words,
-                       .scales = checkpoint.find(module + (is_ours ? ".weight_scale" : ".scales")),
-                       .zeros = format.has_zeros ? checkpoint.find(zeros) : nullptr,
-                       .format = format,
-                       .rows = shape[0],
-                       .columns = shape[1],
-                       .group_columns = std::max<std::int64_t>(
-                           1, std::min(shape[1], format.group_size.value_or(shape[1])))};
+  return {.words = find_packed(checkpoint, name),
+          .scales = checkpoint.find(module + (is_ours ? ".weight_scale" : ".scales")),
+          .zeros = format.has_zeros ? checkpoint.find(zeros) : nullptr,
+          .format = format,
+          .rows = shape[0],
+          .columns = shape[1],
+          .group_columns =
+              std::max<std::int64_t>(1, std::min(shape[1], format.group_size.value_or(shape[1])))};
 }
 
-NANOVLLM_INLINE std::set<std::string_view> packed_names(const Checkpoint& checkpoint,
-                                                        const std::string& name) {
+NANOVLLM_INLINE std::vector<std::string_view> packed_names(const Checkpoint& checkpoint,
+                                                           const std::string& name) {
   const std::string module = detail::module_of(name);
-  std::set<std::string_view> out;
+  std::vector<std::string_view> out;
   for (const char* suffix : {".qweight", ".qzeros", ".scales", ".g_idx", ".weight_packed",
                              ".weight_scale", ".weight_zero_point", ".weight_shape"}) {
     if (const auto* tensor = checkpoint.find(module + suffix); tensor != nullptr)
-      out.insert(tensor->name);
+      out.push_back(tensor->name);
   }
   return out;
 }

@@ -12,12 +12,13 @@
 #include "nanovllm/core/door.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/model/stored_matrix.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/packed.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/packed_checks.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/packed_config.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/packed_tensors.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"
-#include "nanovllm/with/eight_bits/int_weight.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/stored_forms.hpp"
 
 #if NANOVLLM_BODIES
 
@@ -25,38 +26,29 @@ namespace nanovllm {
 
 namespace detail {
 
-class PackedTensorRows final : public PackedRows {
+class PackedMatrix final : public StoredMatrix {
  public:
-  static_assert(kAtOnce == PackedTensors::kTileRows);
+  explicit PackedMatrix(const PackedTensors& tensors)
+      : StoredMatrix(*tensors.words), tensors_(tensors) {}
 
-  explicit PackedTensorRows(const PackedTensors& tensors)
-      : PackedRows(*tensors.words), tensors_(tensors) {}
-
-  [[nodiscard]] std::span<const std::byte> bytes_of(std::int64_t row, std::int64_t count,
-                                                    std::int64_t first,
-                                                    std::int64_t num) const override {
-    return tensors_.bytes_of(row, count, first, num);
+  [[nodiscard]] std::span<const std::byte> bytes_of(const Region& region) const override {
+    return tensors_.bytes_of(region.row_begin, region.rows(), region.column_begin,
+                             region.columns());
   }
   [[nodiscard]] bool is_row_major() const override { return tensors_.is_row_major(); }
-  [[nodiscard]] std::uint64_t stored_bytes(std::int64_t num_rows,
-                                           std::int64_t num_columns) const override {
-    return tensors_.stored_bytes(num_rows, num_columns);
+  [[nodiscard]] std::uint64_t num_bytes(const Region& region) const override {
+    return tensors_.stored_bytes(region.rows(), region.columns());
   }
-  [[nodiscard]] IntRows rows_of(std::int64_t row, std::int64_t count, std::int64_t first,
-                                std::int64_t num) const override {
-    return tensors_.rows_of(row, count, first, num);
+  [[nodiscard]] std::int64_t stride(std::int64_t) const override { return 0; }
+  [[nodiscard]] std::int64_t rows_at_once() const override { return PackedTensors::kTileRows; }
+
+  bool give(const Region& region, const Sink& sink) const override {
+    return sink(AnyStoredRows(
+        tensors_.rows_of(region.row_begin, region.rows(), region.column_begin, region.columns())));
   }
-  void dequantise(std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t num,
-                  float* out) const override {
-    tensors_.dequantise(row, count, first, num, out);
-  }
-  void dequantise(std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t num,
-                  half* out) const override {
-    tensors_.dequantise(row, count, first, num, out);
-  }
-  void dequantise(std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t num,
-                  bf16* out) const override {
-    tensors_.dequantise(row, count, first, num, out);
+  void read(const Region& region, float* out) const override {
+    tensors_.dequantise(region.row_begin, region.rows(), region.column_begin, region.columns(),
+                        out);
   }
 
  private:
@@ -65,17 +57,16 @@ class PackedTensorRows final : public PackedRows {
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::shared_ptr<const PackedRows> packed_rows(
+NANOVLLM_INLINE std::shared_ptr<const detail::StoredMatrix> packed_matrix(
     const Checkpoint& checkpoint, const std::string& name, const std::vector<std::int64_t>& shape,
     const QuantizationConfig& config) {
-  const auto tensors = packed_of(checkpoint, name, shape, config);
-  return tensors ? std::make_shared<const detail::PackedTensorRows>(*tensors) : nullptr;
+  return std::make_shared<const detail::PackedMatrix>(packed_of(checkpoint, name, shape, config));
 }
 
 NANOVLLM_OPEN_DOOR(read_packed_format);
 NANOVLLM_OPEN_DOOR(packed_problem);
 NANOVLLM_OPEN_DOOR(packed_names);
-NANOVLLM_OPEN_DOOR(packed_rows);
+NANOVLLM_OPEN_DOOR(packed_matrix);
 
 }  // namespace nanovllm
 

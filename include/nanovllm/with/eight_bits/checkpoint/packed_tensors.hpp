@@ -2,15 +2,12 @@
 /// Matrices of integers of 4 or 8 bits in a checkpoint, packed as AWQ, GPTQ and compressed-tensors
 /// do it.
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/math.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"
@@ -63,40 +60,9 @@ struct PackedTensors {
   [[nodiscard]] IntRows rows_of(std::int64_t row, std::int64_t count, std::int64_t first,
                                 std::int64_t num) const;
 
-  /// out = elements of rows [row, row + count) and columns [first, first + num), dense rows. `T`
-  /// rounds the float32 to nearest even.
-  template <Element T>
+  /// out = elements of rows [row, row + count) and columns [first, first + num), dense rows.
   void dequantise(std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t num,
-                  T* out) const {
-    Tile codes;
-    for (std::int64_t i = row / kWord * kWord; i < row + count; i += kTileRows) {
-      for (std::int64_t j = first / kWord * kWord; j < first + num; j += kTileColumns) {
-        unpack(i, j, codes);
-        const std::int64_t end = std::min(first + num, j + kTileColumns);
-        for (std::int64_t r = std::max(row, i); r < std::min(row + count, i + kTileRows); ++r) {
-          const std::uint8_t* const from = &codes[static_cast<std::size_t>((r - i) * kTileColumns)];
-          T* const to = out + (r - row) * num;
-          for (std::int64_t c = std::max(first, j); c < end;) {
-            const std::int64_t group = c / group_columns;
-            const std::int64_t next = std::min(end, (group + 1) * group_columns);
-            const float factor = scale(r, group);
-            const int middle = zero(r, group);
-            const auto value = [&](int code) {
-              return T(static_cast<float>(code - middle) * factor);
-            };
-            if (format.bits == 4) {
-              std::array<T, 16> values;
-              for (int code = 0; code < 16; ++code)
-                values[static_cast<std::size_t>(code)] = value(code);
-              for (; c < next; ++c) to[c - first] = values[from[c - j] & 15u];
-            } else {
-              for (; c < next; ++c) to[c - first] = value(from[c - j]);
-            }
-          }
-        }
-      }
-    }
-  }
+                  float* out) const;
 };
 
 namespace detail {
@@ -110,10 +76,12 @@ namespace detail {
 
 #if NANOVLLM_BODIES
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/tensor_scales.hpp"
 
 namespace nanovllm {
@@ -251,6 +219,29 @@ NANOVLLM_INLINE void PackedTensors::unpack(std::int64_t row, std::int64_t column
         for (std::int64_t k = column; k < column_end; k += per_word)
           spread(detail::word_at(*words, n * across + k / per_word), at(n, k));
       }
+  }
+}
+
+NANOVLLM_INLINE void PackedTensors::dequantise(std::int64_t row, std::int64_t count,
+                                               std::int64_t first, std::int64_t num,
+                                               float* out) const {
+  Tile codes;
+  for (std::int64_t i = row / kWord * kWord; i < row + count; i += kTileRows) {
+    for (std::int64_t j = first / kWord * kWord; j < first + num; j += kTileColumns) {
+      unpack(i, j, codes);
+      const std::int64_t end = std::min(first + num, j + kTileColumns);
+      for (std::int64_t r = std::max(row, i); r < std::min(row + count, i + kTileRows); ++r) {
+        const std::uint8_t* const from = &codes[static_cast<std::size_t>((r - i) * kTileColumns)];
+        float* const to = out + (r - row) * num;
+        for (std::int64_t c = std::max(first, j); c < end;) {
+          const std::int64_t group = c / group_columns;
+          const std::int64_t next = std::min(end, (group + 1) * group_columns);
+          const float factor = scale(r, group);
+          const int middle = zero(r, group);
+          for (; c < next; ++c) to[c - first] = static_cast<float>(from[c - j] - middle) * factor;
+        }
+      }
+    }
   }
 }
 

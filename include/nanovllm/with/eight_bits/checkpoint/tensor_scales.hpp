@@ -1,66 +1,17 @@
 #pragma once
 /// Matrices of 8-bit floats in a checkpoint, and the scales that belong to them.
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 
-#include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/fp8.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/model/stored_matrix.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"
-#include "nanovllm/with/eight_bits/fp8_weight.hpp"
 
 namespace nanovllm {
-
-/// The scales of a matrix of e4m3: element (n, k) is stored[n, k] · scale. There is one for the
-/// whole matrix, for each row, or for each block of rows and columns; the last blocks may be
-/// smaller.
-struct TensorScales {
-  const CheckpointTensor* tensor = nullptr;
-  std::int64_t group_rows = 1;
-  std::int64_t group_columns = 1;
-  std::int64_t groups_across = 1;  ///< in a row of `tensor`
-
-  [[nodiscard]] float at(std::int64_t row, std::int64_t column) const;
-
-  /// Rows [row, row + rows) and columns [column, column + columns) as they are stored, `data` being
-  /// the first element, in rows of `stride`. Refers to this and to the file.
-  [[nodiscard]] Fp8Rows rows_of(const std::byte* data, std::int64_t stride, std::int64_t row,
-                                std::int64_t rows, std::int64_t column,
-                                std::int64_t columns) const {
-    return {.data = reinterpret_cast<const fp8_e4m3*>(data),
-            .rows = rows,
-            .columns = columns,
-            .stride = stride,
-            .group_columns = group_columns,
-            .phase = column % group_columns,
-            .scale = [this, row, column](std::int64_t i, std::int64_t j) {
-              return at(row + i, column + j);
-            }};
-  }
-
-  /// out[i] = element (row, first + i) for i in [0, count); `source` is where that row begins in
-  /// the file.
-  template <Element T>
-  void dequantise(const std::byte* source, std::int64_t row, std::int64_t first, std::int64_t count,
-                  T* out) const {
-    for (std::int64_t column = first, end = first + count; column < end;) {
-      const std::int64_t next = std::min(end, (column / group_columns + 1) * group_columns);
-      const float scale = at(row, column);
-      for (; column < next; ++column) {
-        fp8_e4m3 stored;
-        std::memcpy(&stored, source + column, 1);
-        *out++ = T(static_cast<float>(stored) * scale);
-      }
-    }
-  }
-};
 
 /// The tensor of scales of matrix `name`: `<name>_scale_inv`, which transformers writes and
 /// multiplies by, or `<name>_scale` of compressed-tensors. Null where there is neither.
@@ -72,10 +23,9 @@ struct TensorScales {
                                          const CheckpointTensor& matrix,
                                          const QuantizationConfig& config);
 
-/// The scales of `matrix`, which has no problem; none where it is of 16 or 32 bits.
-[[nodiscard]] std::optional<TensorScales> scales_of(const Checkpoint& checkpoint,
-                                                    const CheckpointTensor& matrix,
-                                                    const QuantizationConfig& config);
+/// `matrix`, which is of e4m3 and has no problem.
+[[nodiscard]] std::shared_ptr<const detail::StoredMatrix> scaled_matrix(
+    const Checkpoint& checkpoint, const CheckpointTensor& matrix, const QuantizationConfig& config);
 
 /// `quantization_config` of the checkpoint's config.json. Throws ConfigError for one that is not
 /// supported.
@@ -99,14 +49,21 @@ namespace detail {
 
 #if NANOVLLM_BODIES
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <optional>
 #include <vector>
 
+#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/fp8.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/io/json_fields.hpp"
+#include "nanovllm/with/eight_bits/fp8_weight.hpp"
 
 namespace nanovllm {
 
@@ -132,29 +89,79 @@ NANOVLLM_INLINE bool holds_scales(const CheckpointTensor& tensor) {
   return tensor.blocks == nullptr && std::ranges::find(kTypes, tensor.dtype) != kTypes.end();
 }
 
+/// A matrix of e4m3: element (n, k) is stored[n, k] · scale. There is one scale for the whole
+/// matrix, for each row, or for each block of rows and columns; the last blocks may be smaller.
+class ScaledMatrix final : public StoredMatrix {
+ public:
+  /// How the scales lie.
+  struct Layout {
+    std::int64_t group_rows = 1;
+    std::int64_t group_columns = 1;
+    std::int64_t groups_across = 1;  ///< in a row of the scales
+  };
+
+  ScaledMatrix(const CheckpointTensor& matrix, const CheckpointTensor& scales, const Layout& layout)
+      : StoredMatrix(matrix), scales_(scales), layout_(layout) {}
+
+  bool give(const Region& region, const Sink& sink) const override {
+    return sink(AnyStoredRows(Fp8Rows{
+        .data = reinterpret_cast<const fp8_e4m3*>(row_at(region.row_begin, region.num_columns) +
+                                                  region.column_begin),
+        .rows = region.rows(),
+        .columns = region.columns(),
+        .stride = region.num_columns,
+        .group_columns = layout_.group_columns,
+        .phase = region.column_begin % layout_.group_columns,
+        .scale = [this, &region](std::int64_t i, std::int64_t j) {
+          return scale(region.row_begin + i, region.column_begin + j);
+        }}));
+  }
+
+  void read(const Region& region, float* out) const override {
+    for (std::int64_t row = region.row_begin; row < region.row_end; ++row) {
+      const std::byte* const from = row_at(row, region.num_columns);
+      for (std::int64_t column = region.column_begin; column < region.column_end;) {
+        const std::int64_t group = layout_.group_columns;
+        const std::int64_t next = std::min(region.column_end, (column / group + 1) * group);
+        const float factor = scale(row, column);
+        for (; column < next; ++column) {
+          fp8_e4m3 stored;
+          std::memcpy(&stored, from + column, 1);
+          *out++ = static_cast<float>(stored) * factor;
+        }
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] float scale(std::int64_t row, std::int64_t column) const {
+    return scale_at(scales_,
+                    static_cast<std::size_t>(row / layout_.group_rows * layout_.groups_across +
+                                             column / layout_.group_columns));
+  }
+
+  const CheckpointTensor& scales_;
+  Layout layout_;
+};
+
 /// How the scales lie, by their shape; nothing where it fits no form.
-NANOVLLM_INLINE std::optional<TensorScales> layout_of(const CheckpointTensor& matrix,
-                                                      const CheckpointTensor& scales,
-                                                      const QuantizationConfig& config) {
+NANOVLLM_INLINE std::optional<ScaledMatrix::Layout> layout_of(const CheckpointTensor& matrix,
+                                                              const CheckpointTensor& scales,
+                                                              const QuantizationConfig& config) {
   const auto rows = static_cast<std::int64_t>(matrix.shape[0]);
   const auto columns = static_cast<std::int64_t>(matrix.shape[1]);
   std::vector<std::int64_t> shape(scales.shape.begin(), scales.shape.end());
   if (shape.empty() || shape == std::vector<std::int64_t>{1}) shape = {1, 1};
   if (shape.size() == 1) shape.push_back(1);
   using Shape = std::vector<std::int64_t>;
-  if (shape == Shape{1, 1}) return TensorScales{&scales, rows, columns, 1};
-  if (shape == Shape{rows, 1}) return TensorScales{&scales, 1, columns, 1};
+  if (shape == Shape{1, 1}) return ScaledMatrix::Layout{rows, columns, 1};
+  if (shape == Shape{rows, 1}) return ScaledMatrix::Layout{1, columns, 1};
   const std::int64_t across = ceil_div(columns, config.block_columns);
   if (shape != Shape{ceil_div(rows, config.block_rows), across}) return {};
-  return TensorScales{&scales, config.block_rows, config.block_columns, across};
+  return ScaledMatrix::Layout{config.block_rows, config.block_columns, across};
 }
 
 }  // namespace detail
-
-NANOVLLM_INLINE float TensorScales::at(std::int64_t row, std::int64_t column) const {
-  return detail::scale_at(
-      *tensor, static_cast<std::size_t>(row / group_rows * groups_across + column / group_columns));
-}
 
 NANOVLLM_INLINE const CheckpointTensor* find_scale_tensor(const Checkpoint& checkpoint,
                                                           const std::string& name) {
@@ -190,11 +197,12 @@ NANOVLLM_INLINE std::string scales_problem(const Checkpoint& checkpoint,
   return {};
 }
 
-NANOVLLM_INLINE std::optional<TensorScales> scales_of(const Checkpoint& checkpoint,
-                                                      const CheckpointTensor& matrix,
-                                                      const QuantizationConfig& config) {
-  if (matrix.dtype != FileDType::f8_e4m3) return {};
-  return detail::layout_of(matrix, *find_scale_tensor(checkpoint, matrix.name), config);
+NANOVLLM_INLINE std::shared_ptr<const detail::StoredMatrix> scaled_matrix(
+    const Checkpoint& checkpoint, const CheckpointTensor& matrix,
+    const QuantizationConfig& config) {
+  const CheckpointTensor& scales = *find_scale_tensor(checkpoint, matrix.name);
+  return std::make_shared<const detail::ScaledMatrix>(matrix, scales,
+                                                      *detail::layout_of(matrix, scales, config));
 }
 
 NANOVLLM_INLINE QuantizationConfig read_quantization(const Checkpoint& checkpoint) {

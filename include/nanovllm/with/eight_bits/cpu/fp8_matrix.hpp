@@ -25,6 +25,8 @@ namespace nanovllm::cpu {
 /// element (i, j) is stored · scale.
 class Fp8Matrix {
  public:
+  using StoredRows = Fp8Rows;  ///< of a checkpoint, that it keeps
+
   static constexpr std::int64_t kBlock = 128;  ///< rows and columns that are quantised together
   static constexpr std::int64_t kRowGroup = kBlock;
   static constexpr bool kAnyFirstRow = true;  ///< a tensor may begin anywhere

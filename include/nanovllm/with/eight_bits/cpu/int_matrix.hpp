@@ -43,6 +43,8 @@ class IntMatrix {
   static_assert(kBits == 8 || kBits == 4);
 
  public:
+  using StoredRows = IntRows;  ///< of a checkpoint, that it keeps
+
   static constexpr int kPanelRows = 32;
   static constexpr std::int64_t kGroupColumns = kIntGroup;
   static constexpr std::int64_t kCodeBytes = kPanelRows * kIntGroup * kBits / 8;  ///< of a group

@@ -42,6 +42,8 @@ struct Fp8View {
 /// that are made together share the memory, which lives as long as any of them.
 class Fp8Matrix {
  public:
+  using StoredRows = Fp8Rows;  ///< of a checkpoint, that it keeps
+
   static constexpr std::int64_t kBlock = kFp8Group;  ///< rows and columns quantised together
   static constexpr std::int64_t kRowGroup = kBlock;
   static constexpr bool kAnyFirstRow = true;  ///< a tensor may begin anywhere

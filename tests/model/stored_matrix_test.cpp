@@ -1,4 +1,4 @@
-#include "nanovllm/model/stored_rows.hpp"
+#include "nanovllm/model/stored_matrix.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -17,8 +17,10 @@
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/weights.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/tensor_scales.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/stored_forms.hpp"
 #include "nanovllm/with/eight_bits/cpu/linear.hpp"
+#include "nanovllm/with/eight_bits/fp8_weight.hpp"
+#include "nanovllm/with/eight_bits/int_weight.hpp"
 #include "nanovllm/with/gguf/gguf_blocks.hpp"
 
 using namespace nanovllm;
@@ -115,34 +117,42 @@ TEST_CASE("blocks of integers are the integers of their elements", "[weights]") 
   INFO(format.name);
   REQUIRE(format.integers != nullptr);
   constexpr std::int64_t kRows = 5, kColumns = 768;
-  const std::int64_t stride = kColumns / format.elements * format.bytes;
   std::string data;
   for (std::uint32_t b = 0; b < kRows * kColumns / format.elements; ++b)
     data += random_block(format, b + 1);
-  const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
+  const CheckpointTensor tensor{
+      .shape = {kRows, kColumns}, .data = std::as_bytes(std::span(data)), .blocks = &format};
+  const detail::IntBlocks matrix(tensor);
   for (const auto& [first, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {0, kColumns}, {32, 320}, {17, 400}, {250, 10}, {5, 3}}) {
     INFO(first << " and " << count << " more");
-    const IntRows rows = detail::int_rows_of(format, bytes, stride, kRows, first, count);
-    CHECK(rows.has_one_scale_in_each(32) == (first % 32 == 0 || first % 32 + count <= 32));
-    std::vector<std::int8_t> codes(static_cast<std::size_t>(count));
-    std::vector<float> values(codes.size());
-    for (std::int64_t i = 0; i < kRows; ++i) {
-      rows.read(i, codes.data());
-      detail::dequantise_blocks(format, bytes + i * stride, first, count, values.data());
-      for (std::int64_t j = 0; j < count; ++j) {
-        const auto code = static_cast<float>(codes[static_cast<std::size_t>(j)]);
-        const IntRows::Group of = rows.group(i, j);
-        REQUIRE(code >= -std::exp2(rows.bits - 1));
-        REQUIRE(code < std::exp2(rows.bits - 1));
-        REQUIRE((rows.has_offsets || of.offset == 0));
-        // Sums of other parts of the same numbers: equal but for what float32 rounds.
-        const float value = values[static_cast<std::size_t>(j)];
-        const float size = std::abs(of.scale) * 32 + std::abs(of.offset);
-        REQUIRE(std::abs(of.scale * code + of.offset - value) <=
-                (rows.has_offsets ? size * 0x1p-22f : 0.f));
+    const detail::Region region{0, kRows, first, first + count, kColumns};
+    REQUIRE_FALSE(matrix.give(region, [](const auto&) { return false; }));
+    const bool is_given = matrix.give(region, [&, count = count](const AnyStoredRows& stored) {
+      const IntRows& rows = *stored.get<IntRows>();
+      REQUIRE(stored.get<Fp8Rows>() == nullptr);
+      CHECK(rows.has_one_scale_in_each(32) == (first % 32 == 0 || first % 32 + count <= 32));
+      std::vector<std::int8_t> codes(static_cast<std::size_t>(count));
+      std::vector<float> values(codes.size());
+      for (std::int64_t i = 0; i < kRows; ++i) {
+        rows.read(i, codes.data());
+        matrix.read({i, i + 1, region.column_begin, region.column_end, kColumns}, values.data());
+        for (std::int64_t j = 0; j < count; ++j) {
+          const auto code = static_cast<float>(codes[static_cast<std::size_t>(j)]);
+          const IntRows::Group of = rows.group(i, j);
+          REQUIRE(code >= -std::exp2(rows.bits - 1));
+          REQUIRE(code < std::exp2(rows.bits - 1));
+          REQUIRE((rows.has_offsets || of.offset == 0));
+          // Sums of other parts of the same numbers: equal but for what float32 rounds.
+          const float value = values[static_cast<std::size_t>(j)];
+          const float size = std::abs(of.scale) * 32 + std::abs(of.offset);
+          REQUIRE(std::abs(of.scale * code + of.offset - value) <=
+                  (rows.has_offsets ? size * 0x1p-22f : 0.f));
+        }
       }
-    }
+      return true;
+    });
+    CHECK(is_given);
   }
 }
 
