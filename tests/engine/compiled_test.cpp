@@ -9,6 +9,8 @@
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/policy.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
+#include "nanovllm/with/gpt2/shapes.hpp"
+#include "nanovllm/with/moe/qwen3_moe/shapes.hpp"
 
 namespace nanovllm {
 namespace {
@@ -54,6 +56,18 @@ TEST_CASE("engines of the library's shapes and policies are linked, others are c
   STATIC_REQUIRE(is_compiled<Qwen3<kOwnShape>, DefaultPolicy>() == kLinks);
   STATIC_REQUIRE(!is_compiled<Qwen3<kOwnShape>, OwnSteps>());
   STATIC_REQUIRE(!is_compiled<Qwen3Moe<shapes::qwen3_235b_a22b>, DefaultPolicy>());
+}
+
+TEST_CASE("a list names the shapes of families that it does not know") {
+  using detail::is_model_of, detail::is_of_family;
+  STATIC_REQUIRE(is_of_family<Gpt2<shapes::gpt2>>("qwen3_any,gpt2_any"));
+  STATIC_REQUIRE(is_of_family<Gpt2<shapes::gpt2>>("gpt2_xl, qwen3_8b"));
+  STATIC_REQUIRE(!is_of_family<Gpt2<shapes::gpt2>>("qwen3_any, tiny_gpt2_any"));
+  STATIC_REQUIRE(!is_of_family<Qwen3Moe<shapes::qwen3_moe_any>>("qwen3_any, gpt2_any"));
+  STATIC_REQUIRE(is_of_family<Qwen3Moe<shapes::qwen3_moe_any>>("qwen3_any, qwen3_30b_a3b"));
+  STATIC_REQUIRE(is_model_of<Gpt2<shapes::gpt2>>("gpt2_any, gpt2"));
+  STATIC_REQUIRE(!is_model_of<Gpt2<shapes::gpt2>>("gpt2_any, gpt2_xl"));
+  STATIC_REQUIRE(!is_model_of<Qwen3<kOwnShape>>("qwen3_any"));
 }
 
 TEST_CASE("a policy that plans and caches in its own way links the runner") {

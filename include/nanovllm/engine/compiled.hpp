@@ -21,8 +21,6 @@
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/shape.hpp"
-#include "nanovllm/with/gpt2/shapes.hpp"
-#include "nanovllm/with/moe/qwen3_moe/shapes.hpp"
 
 /// Shapes, of namespace `shapes`, whose families' engines are compiled.
 #if !defined(NANOVLLM_SHAPES)
@@ -35,6 +33,10 @@
 // Where a library has engines for GPUs, its target defines NANOVLLM_CUDA_SHAPES and
 // NANOVLLM_CUDA_POLICIES, too.
 
+// The text of a list. By its names, a family that is not included here may be in it.
+#define NANOVLLM_DETAIL_TEXT(...) NANOVLLM_DETAIL_TEXT_OF(__VA_ARGS__)
+#define NANOVLLM_DETAIL_TEXT_OF(...) #__VA_ARGS__
+
 namespace nanovllm {
 
 namespace detail {
@@ -46,8 +48,8 @@ inline constexpr bool kIsOneOf = (std::is_same_v<Policy, Policies> || ...);
 template <class Model, class Policy>
 [[nodiscard]] consteval bool is_compiled_for_cuda() {
 #if defined(NANOVLLM_SEPARATE) && defined(NANOVLLM_CUDA_POLICIES)
-  using namespace shapes;
-  return is_model_of<Model>(NANOVLLM_CUDA_SHAPES) && kIsOneOf<Policy, NANOVLLM_CUDA_POLICIES>;
+  return is_model_of<Model>(NANOVLLM_DETAIL_TEXT(NANOVLLM_CUDA_SHAPES)) &&
+         kIsOneOf<Policy, NANOVLLM_CUDA_POLICIES>;
 #else
   return false;
 #endif
@@ -59,9 +61,8 @@ template <class Model, class Policy>
 template <class Model, class Policy>
 [[nodiscard]] consteval bool is_compiled() {
 #if defined(NANOVLLM_SEPARATE)
-  using namespace shapes;
   return detail::is_compiled_for_cuda<Model, Policy>() ||
-         (detail::is_of_family<Model>(NANOVLLM_SHAPES) &&
+         (detail::is_of_family<Model>(NANOVLLM_DETAIL_TEXT(NANOVLLM_SHAPES)) &&
           detail::kIsOneOf<Policy, NANOVLLM_POLICIES>);
 #else
   return false;
@@ -112,9 +113,8 @@ template <class Model, class Policy>
                 "or add its shape and policy to NANOVLLM_SHAPES and NANOVLLM_POLICIES. See "
                 "docs/building.md");
   static_assert(kIsWhole<Model>,
-                "nanovllm: this model is only declared here. '#include "
-                "<nanovllm/with/gpt2.hpp>' defines Gpt2, and '#include "
-                "<nanovllm/with/moe.hpp>' Qwen3Moe");
+                "nanovllm: this model is only declared here. The face of its folder defines it: "
+                "of a model in with/NAME/, '#include <nanovllm/with/NAME.hpp>'");
   return kIsWhole<BodyMaker<Model, Policy>> && kIsWhole<Model>;
 }
 

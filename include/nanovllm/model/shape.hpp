@@ -2,10 +2,12 @@
 /// What the shapes of all models have in common: sizes as template values, each either fixed at
 /// compile time or taken from config.json.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "nanovllm/core/error.hpp"
@@ -52,20 +54,44 @@ struct AnySize<Model, std::nullptr_t> {
   using type = Model;
 };
 
-/// Whether `Model` is of the family of one of these shapes.
-template <class Model, class... Shapes>
-[[nodiscard]] consteval bool is_of_family(const Shapes&...) {
-  return (std::is_same_v<ShapeOf<Model>, Shapes> || ...);
+/// A shape of namespace `shapes`, by its name there.
+template <class Shape>
+struct NamedShape {
+  std::string_view name;
+  Shape shape;
+};
+
+/// The shapes of a family that there are names for. Each family has a specialisation beside them.
+template <class Shape>
+inline constexpr std::array<NamedShape<Shape>, 0> kNamedShapes{};
+
+/// Whether `list`, names and commas, has `name`.
+[[nodiscard]] consteval bool has_name(std::string_view list, std::string_view name) {
+  const auto is_end = [&](std::size_t i) {
+    return i >= list.size() || list[i] == ',' || list[i] == ' ';
+  };
+  for (std::size_t i = list.find(name); i != list.npos; i = list.find(name, i + 1)) {
+    if (is_end(i - 1) && is_end(i + name.size())) return true;
+  }
+  return false;
 }
 
-/// Whether `Model` is that of one of these shapes.
-template <class Model, class... Shapes>
-[[nodiscard]] consteval bool is_model_of(const Shapes&... shapes) {
-  const auto is_of = []<class Shape>(const Shape& shape) {
-    if constexpr (std::is_same_v<Shape, ShapeOf<Model>>) return shape == ModelTraits<Model>::kShape;
-    return false;
-  };
-  return (is_of(shapes) || ...);
+/// Whether `Model` is of the family of one of the shapes that `list` names.
+template <class Model>
+[[nodiscard]] consteval bool is_of_family(std::string_view list) {
+  for (const auto& known : kNamedShapes<ShapeOf<Model>>) {
+    if (has_name(list, known.name)) return true;
+  }
+  return false;
+}
+
+/// Whether `Model` is that of one of the shapes that `list` names.
+template <class Model>
+[[nodiscard]] consteval bool is_model_of(std::string_view list) {
+  for (const auto& known : kNamedShapes<ShapeOf<Model>>) {
+    if (known.shape == ModelTraits<Model>::kShape && has_name(list, known.name)) return true;
+  }
+  return false;
 }
 
 /// `size`, or 0 where it is known at run time only.

@@ -1,6 +1,7 @@
 #pragma once
 /// The sizes of a Qwen3 model as a template value, and the shapes of the published checkpoints.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -57,6 +58,17 @@ inline constexpr Qwen3Shape fairytale{    256,    6,    4,   2,    128,    768, 
 inline constexpr Qwen3Shape qwen3_any{};
 
 }  // namespace shapes
+
+template <>
+inline constexpr auto detail::kNamedShapes<Qwen3Shape> =
+    std::to_array<detail::NamedShape<Qwen3Shape>>({{"qwen3_0_6b", shapes::qwen3_0_6b},
+                                                   {"qwen3_1_7b", shapes::qwen3_1_7b},
+                                                   {"qwen3_4b", shapes::qwen3_4b},
+                                                   {"qwen3_8b", shapes::qwen3_8b},
+                                                   {"qwen3_14b", shapes::qwen3_14b},
+                                                   {"qwen3_32b", shapes::qwen3_32b},
+                                                   {"fairytale", shapes::fairytale},
+                                                   {"qwen3_any", shapes::qwen3_any}});
 
 /// What a shape fixes about the heads of attention. Ranks divide both kinds of heads, so that the
 /// group is the same on each.

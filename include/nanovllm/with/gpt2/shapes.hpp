@@ -1,6 +1,7 @@
 #pragma once
 /// The sizes of a GPT-2 model as a template value, and the shapes of the published checkpoints.
 
+#include <array>
 #include <cstddef>
 #include <span>
 
@@ -53,6 +54,15 @@ inline constexpr Gpt2Shape tiny_gpt2{    192,    6,    3,    768,   3072,   512,
 inline constexpr Gpt2Shape gpt2_any{};
 
 }  // namespace shapes
+
+template <>
+inline constexpr auto detail::kNamedShapes<Gpt2Shape> =
+    std::to_array<detail::NamedShape<Gpt2Shape>>({{"gpt2", shapes::gpt2},
+                                                  {"gpt2_medium", shapes::gpt2_medium},
+                                                  {"gpt2_large", shapes::gpt2_large},
+                                                  {"gpt2_xl", shapes::gpt2_xl},
+                                                  {"tiny_gpt2", shapes::tiny_gpt2},
+                                                  {"gpt2_any", shapes::gpt2_any}});
 
 /// What a shape fixes about the heads of attention: each query head has its own kv head.
 template <Gpt2Shape kShape>

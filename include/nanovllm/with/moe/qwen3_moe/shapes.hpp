@@ -2,6 +2,7 @@
 /// The sizes of a Qwen3 mixture of experts as a template value, and the shapes of the published
 /// checkpoints.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -59,6 +60,12 @@ inline constexpr Qwen3MoeShape qwen3_235b_a22b{ 4096,  94,    64,   4,  128,
 inline constexpr Qwen3MoeShape qwen3_moe_any{};
 
 }  // namespace shapes
+
+template <>
+inline constexpr auto detail::kNamedShapes<Qwen3MoeShape> =
+    std::to_array<detail::NamedShape<Qwen3MoeShape>>({{"qwen3_30b_a3b", shapes::qwen3_30b_a3b},
+                                                      {"qwen3_235b_a22b", shapes::qwen3_235b_a22b},
+                                                      {"qwen3_moe_any", shapes::qwen3_moe_any}});
 
 /// What a shape fixes about the heads of attention, as for `Qwen3Shape`.
 template <Qwen3MoeShape kShape>
