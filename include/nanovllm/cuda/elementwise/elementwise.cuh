@@ -11,7 +11,5 @@
 #include "nanovllm/cuda/elementwise/rope.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
-#include "nanovllm/with/gpt2/cuda/add_bias.cuh"
-#include "nanovllm/with/gpt2/cuda/bias_gelu.cuh"
-#include "nanovllm/with/gpt2/cuda/layer_norm.cuh"
+#include "nanovllm/with/gpt2/cuda/ops.cuh"
 #include "nanovllm/with/tiers/cuda/swap_blocks.cuh"

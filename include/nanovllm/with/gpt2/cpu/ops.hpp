@@ -1,5 +1,5 @@
 #pragma once
-/// `layer_norm` and `add_layer_norm` on the CPU. Contract: with/gpt2/layer_norm.hpp.
+/// GPT-2's ops on the CPU. Contracts: with/gpt2/add_bias.hpp, bias_gelu.hpp and layer_norm.hpp.
 
 #include <cmath>
 #include <cstdint>
@@ -8,12 +8,44 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
+#include "nanovllm/with/gpt2/add_bias.hpp"
+#include "nanovllm/with/gpt2/bias_gelu.hpp"
 #include "nanovllm/with/gpt2/layer_norm.hpp"
 
-#define NANOVLLM_KERNELS "nanovllm/with/gpt2/cpu/layer_norm_kernels.inc"
+#define NANOVLLM_KERNELS "nanovllm/with/gpt2/cpu/ops_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
 
 namespace nanovllm::cpu {
+
+/// A row's result depends on that row alone, bit for bit on a given instruction set.
+template <Element T, Element W>
+void add_bias(const AddBiasArgs<T, W>& args, const Context& context) {
+  validate(args);
+  const auto rows = NANOVLLM_PICK(context.isa, add_bias_rows<T, W>);
+  context.pool->parallel_for(
+      args.x.extent(0), kRowGrain,
+      [&](std::int64_t begin, std::int64_t end, int) { rows(args, begin, end); });
+}
+
+template <Element T, Element W>
+void run_op(const AddBiasArgs<T, W>& args, Context& context) {
+  add_bias(args, context);
+}
+
+/// A row's result depends on that row alone, bit for bit on a given instruction set.
+template <Element T, Element W>
+void bias_gelu(const BiasGeluArgs<T, W>& args, const Context& context) {
+  validate(args);
+  const auto rows = NANOVLLM_PICK(context.isa, bias_gelu_rows<T, W>);
+  context.pool->parallel_for(
+      args.x.extent(0), kRowGrain,
+      [&](std::int64_t begin, std::int64_t end, int) { rows(args, begin, end); });
+}
+
+template <Element T, Element W>
+void run_op(const BiasGeluArgs<T, W>& args, Context& context) {
+  bias_gelu(args, context);
+}
 
 /// A row's result depends on that row alone, bit for bit on a given instruction set.
 template <Element T, Element W>
@@ -45,6 +77,10 @@ void run_op(const AddLayerNormArgs<T, W>& args, Context& context) {
   add_layer_norm(args, context);
 }
 
+NANOVLLM_COMPILED_TEMPLATE(void add_bias(const AddBiasArgs<float, float>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void add_bias(const AddBiasArgs<bf16, bf16>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void bias_gelu(const BiasGeluArgs<float, float>&, const Context&))
+NANOVLLM_COMPILED_TEMPLATE(void bias_gelu(const BiasGeluArgs<bf16, bf16>&, const Context&))
 NANOVLLM_COMPILED_TEMPLATE(void layer_norm(const LayerNormArgs<float, float>&, const Context&))
 NANOVLLM_COMPILED_TEMPLATE(void layer_norm(const LayerNormArgs<bf16, bf16>&, const Context&))
 NANOVLLM_COMPILED_TEMPLATE(void add_layer_norm(const AddLayerNormArgs<float, float>&,
