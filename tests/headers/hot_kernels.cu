@@ -5,6 +5,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/with/eight_bits/cuda/ops.cuh"
+#include "nanovllm/with/gpt2/cuda/ops.cuh"
 #include "nanovllm/with/moe/cuda/fp8_ops.cuh"
 
 namespace nanovllm {

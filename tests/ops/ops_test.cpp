@@ -1,6 +1,8 @@
 // The op suite on the CPU backend.
 
+#include "nanovllm/with/gpt2/cpu/ops.hpp"
 #include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/with/tiers/cpu/swap_blocks.hpp"
 #include "ops/attention_cases.hpp"
 #include "ops/bias_cases.hpp"
 #include "ops/embedding_cases.hpp"

@@ -2,6 +2,8 @@
 
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/with/gpt2/cuda/ops.cuh"
+#include "nanovllm/with/tiers/cuda/swap_blocks.cuh"
 #include "ops/attention_cases.hpp"
 #include "ops/bias_cases.hpp"
 #include "ops/embedding_cases.hpp"

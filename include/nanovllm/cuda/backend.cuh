@@ -171,7 +171,7 @@ class CudaBackend {
   void record(Event& event) { event.record(stream_.get()); }
   void synchronize() const {
     early_stream_.synchronize();
-    state_.swaps.synchronize();
+    state_.parts.synchronize();
     stream_.synchronize();
   }
 

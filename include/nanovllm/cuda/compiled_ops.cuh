@@ -4,7 +4,7 @@
 /// links it compiles none of their kernels, whatever its model and policy are; other element types,
 /// formats and heads it compiles itself.
 ///
-/// Each list is one source of the library, which calls it with nothing.
+/// Each list is one source of the library, which calls it with nothing. A wing has its own.
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/architectures.cuh"
@@ -80,16 +80,11 @@ namespace nanovllm::cuda {
   NANOVLLM_CUDA_OP(extern_or_nothing, EmbeddingArgs<bf16, DeviceMatrix<bf16>>);           \
   NANOVLLM_CUDA_OP(extern_or_nothing, RmsNormArgs<bf16>);                                 \
   NANOVLLM_CUDA_OP(extern_or_nothing, AddRmsNormArgs<bf16>);                              \
-  NANOVLLM_CUDA_OP(extern_or_nothing, LayerNormArgs<bf16>);                               \
-  NANOVLLM_CUDA_OP(extern_or_nothing, AddLayerNormArgs<bf16>);                            \
-  NANOVLLM_CUDA_OP(extern_or_nothing, AddBiasArgs<bf16>);                                 \
-  NANOVLLM_CUDA_OP(extern_or_nothing, BiasGeluArgs<bf16>);                                \
   NANOVLLM_CUDA_OP(extern_or_nothing, SiluMulArgs<bf16>);                                 \
   NANOVLLM_CUDA_OP(extern_or_nothing, QkNormRopeStoreArgs<bf16, bf16>);                   \
   NANOVLLM_CUDA_OP(extern_or_nothing, KvStoreArgs<bf16, bf16>);                           \
   NANOVLLM_CUDA_OP(extern_or_nothing, GatherRowsArgs<bf16>);                              \
-  NANOVLLM_CUDA_OP(extern_or_nothing, CopyBlocksArgs<bf16>);                              \
-  NANOVLLM_CUDA_OP(extern_or_nothing, SwapBlocksArgs<bf16>)
+  NANOVLLM_CUDA_OP(extern_or_nothing, CopyBlocksArgs<bf16>)
 
 NANOVLLM_CUDA_DENSE_OPS(extern);
 NANOVLLM_CUDA_ATTENTION_OPS(extern);

@@ -13,7 +13,6 @@
 #include "nanovllm/cuda/runtime/state_parts.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
 #include "nanovllm/ops/backend.hpp"
-#include "nanovllm/with/tiers/cuda/swap_blocks.cuh"
 
 namespace nanovllm::cuda {
 
@@ -29,7 +28,6 @@ struct OpState {
   std::optional<DecodeWorkspace> decode{};
   std::optional<VarlenWorkspace> varlen{};
   std::optional<SamplerWorkspace> sampler{};
-  SwapStreams swaps{};
   PlanStart plan_start{};
   StateParts parts{};  ///< of ops that not every engine has
 

@@ -26,7 +26,6 @@
 #include "nanovllm/ops/silu_mul.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 #include "nanovllm/ops/weight_format.hpp"
-#include "nanovllm/with/tiers/swap_blocks.hpp"
 
 namespace nanovllm {
 
@@ -131,8 +130,7 @@ inline constexpr std::int64_t kMaxAccumulatedRows = [] {
 /// A backend `B` has every op that a model of these elements uses. Each has the contract of
 /// `ops/<op>.hpp`; ops run in the order of the calls of `run`. `PlanAttentionArgs` come once a
 /// step, before its attention calls; `reserve(limits)` once, before any op that `limits` applies
-/// to. `SwapBlocksArgs` are optional: an engine without host blocks does not need them. So are
-/// `AwaitSwapArgs`, with or without `SwapBlocksArgs`.
+/// to.
 template <class B, class W, class A = WeightElement<W>, class Kv = A>
 concept OpsLike = DenseOpsLike<B, W, A> && RunsOp<B, RmsNormArgs<A, WeightElement<W>>> &&
     RunsOp<B, AddRmsNormArgs<A, WeightElement<W>>> &&

@@ -13,6 +13,10 @@ struct Counted {
 struct Other {
   int value = 7;
 };
+struct Waiting {
+  mutable int num_waits = 0;
+  void synchronize() const { ++num_waits; }
+};
 
 }  // namespace
 
@@ -27,4 +31,14 @@ TEST_CASE("a state has one part of each type, made when it is asked for") {
     CHECK(Counted::num_gone == 0);
   }
   CHECK(Counted::num_gone == 1);
+}
+
+TEST_CASE("a state waits for those of its parts that can be waited for") {
+  nanovllm::cuda::StateParts parts;
+  parts.synchronize();
+  CHECK(parts.of<Other>().value == 7);
+  CHECK(parts.of<Waiting>().num_waits == 0);
+  parts.synchronize();
+  parts.synchronize();
+  CHECK(parts.of<Waiting>().num_waits == 2);
 }

@@ -1,5 +1,5 @@
 #pragma once
-/// The CPU's ops, all of them: what backend.hpp includes. A new op is a line here.
+/// The CPU's ops that every engine has: what backend.hpp includes. A wing includes its own.
 
 #include "nanovllm/cpu/kernels/apply_functor.hpp"
 #include "nanovllm/cpu/kernels/attention.hpp"
@@ -14,8 +14,4 @@
 #include "nanovllm/cpu/kernels/sampler.hpp"
 #include "nanovllm/cpu/kernels/silu_mul.hpp"
 #include "nanovllm/cpu/kernels/unpack_step.hpp"
-#include "nanovllm/with/gpt2/cpu/ops.hpp"
-#include "nanovllm/with/moe/cpu/expert_mlp.hpp"
-#include "nanovllm/with/moe/cpu/route_experts.hpp"
 #include "nanovllm/with/shards/cpu/shard_draw.hpp"
-#include "nanovllm/with/tiers/cpu/swap_blocks.hpp"

@@ -1,5 +1,5 @@
 #pragma once
-/// The elementwise ops on CUDA, all of them: what backend.cuh includes. A new op is a line here.
+/// The elementwise ops on CUDA that every engine has: what backend.cuh includes.
 
 #include "nanovllm/cuda/elementwise/copy_blocks.cuh"
 #include "nanovllm/cuda/elementwise/embedding.cuh"
@@ -11,5 +11,3 @@
 #include "nanovllm/cuda/elementwise/rope.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
-#include "nanovllm/with/gpt2/cuda/ops.cuh"
-#include "nanovllm/with/tiers/cuda/swap_blocks.cuh"

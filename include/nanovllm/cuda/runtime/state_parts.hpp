@@ -1,6 +1,7 @@
 #pragma once
 /// Scratch memory of ops that most engines do not have.
 
+#include <functional>
 #include <memory>
 #include <typeindex>
 #include <typeinfo>
@@ -23,11 +24,19 @@ class StateParts {
     }
     const auto made = std::make_shared<T>();
     parts_.emplace_back(type, made);
+    if constexpr (requires { made->synchronize(); })
+      waits_.emplace_back([made] { made->synchronize(); });
     return *made;
+  }
+
+  /// Calls `synchronize()` of those parts that have it: of ops that use streams of their own.
+  void synchronize() const {
+    for (const auto& wait : waits_) wait();
   }
 
  private:
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> parts_;
+  std::vector<std::function<void()>> waits_;
 };
 
 }  // namespace nanovllm::cuda

@@ -40,8 +40,7 @@ class StepSampler {
     return {logits_.data(), {m, network_.padded_vocab_size()}};
   }
 
-  /// Draws as `draw` says from `logits(m, by_shard)`. All ranks call this together, and get the
-  /// same.
+  /// Draws as `draw` says from `logits(m, by_shard)`: all ranks together, and the same.
   void run(SampleArgs draw, bool /*by_shard*/) {
     draw.logits.extents[1] = network_.vocab_size();
     backend_.run(draw);

@@ -23,7 +23,8 @@ using KvElementOf = typename decltype(std::declval<Pool&>().layer(0))::Format;
 
 /// Whether blocks of `Pool` can be copied to host memory and back.
 template <class Backend, class Pool>
-inline constexpr bool kSwapsBlocks =
-    RunsOp<Backend, SwapBlocksArgs<KvElementOf<Pool>>>&& Pool::kHasHostBlocks;
+inline constexpr bool kSwapsBlocks = requires {
+  requires Pool::kHasHostBlocks && RunsOp<Backend, SwapBlocksArgs<KvElementOf<Pool>>>;
+};
 
 }  // namespace nanovllm

@@ -22,6 +22,7 @@
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/projections.hpp"
 #include "nanovllm/with/gpt2/config.hpp"
+#include "nanovllm/with/gpt2/cpu/ops.hpp"
 #include "nanovllm/with/gpt2/shapes.hpp"
 #include "nanovllm/with/gpt2/weights.hpp"
 

@@ -10,6 +10,8 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/ops/linear.hpp"
+#include "nanovllm/with/moe/cpu/expert_mlp.hpp"
+#include "nanovllm/with/moe/cpu/route_experts.hpp"
 #include "nanovllm/with/moe/expert_load.hpp"
 #include "nanovllm/with/moe/expert_mlp.hpp"
 #include "nanovllm/with/moe/route_experts.hpp"

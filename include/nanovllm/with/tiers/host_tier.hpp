@@ -8,6 +8,7 @@
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/with/tiers/cpu/swap_blocks.hpp"
 #include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 namespace nanovllm {

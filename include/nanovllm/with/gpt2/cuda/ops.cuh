@@ -33,6 +33,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/compiled_ops.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
@@ -218,5 +219,14 @@ template <Element T, class State>
 void run_op(const AddLayerNormArgs<T>& args, State& state) {
   add_layer_norm(args, state.context, state.plan_start.behind_norm());
 }
+
+#if defined(NANOVLLM_CUDA_OPS)
+#define NANOVLLM_CUDA_GPT2_OPS(extern_or_nothing)              \
+  NANOVLLM_CUDA_OP(extern_or_nothing, LayerNormArgs<bf16>);    \
+  NANOVLLM_CUDA_OP(extern_or_nothing, AddLayerNormArgs<bf16>); \
+  NANOVLLM_CUDA_OP(extern_or_nothing, AddBiasArgs<bf16>);      \
+  NANOVLLM_CUDA_OP(extern_or_nothing, BiasGeluArgs<bf16>)
+NANOVLLM_CUDA_GPT2_OPS(extern);
+#endif
 
 }  // namespace nanovllm::cuda

@@ -15,9 +15,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/compiled_ops.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/stream.cuh"
@@ -146,12 +148,18 @@ class SwapStreams {
 template <KvFormat Kv, class State>
 void run_op(const SwapBlocksArgs<Kv>& args, State& state) {
   validate(args);
-  state.swaps.swap(args, state.context);
+  state.parts.template of<SwapStreams>().swap(args, state.context);
 }
 
 template <class State>
 void run_op(const AwaitSwapArgs& args, State& state) {
-  state.swaps.await(args.layer, state.context);
+  state.parts.template of<SwapStreams>().await(args.layer, state.context);
 }
+
+#if defined(NANOVLLM_CUDA_OPS)
+#define NANOVLLM_CUDA_TIERS_OPS(extern_or_nothing) \
+  NANOVLLM_CUDA_OP(extern_or_nothing, SwapBlocksArgs<bf16>)
+NANOVLLM_CUDA_TIERS_OPS(extern);
+#endif
 
 }  // namespace nanovllm::cuda
