@@ -70,11 +70,12 @@ int main(int argc, char** argv) try {
   // One token must fit behind an input. A longer paragraph is known by its end.
   const nvllm::EmbedOptions options{.max_prompt_tokens =
                                         static_cast<std::size_t>(engine->max_total_tokens() - 1)};
-  const std::vector<std::vector<float>> vectors = engine->embed(texts, options);
+  const std::vector<std::vector<float>> vectors = nvllm::embed(*engine, texts, options);
   const std::vector<float> query =
-      engine->embed(nvllm::embedding_query("Given a question, find the passage that answers it",
-                                           line.argument(1)),
-                    options);
+      nvllm::embed(*engine,
+                   nvllm::embedding_query("Given a question, find the passage that answers it",
+                                          line.argument(1)),
+                   options);
 
   // Vectors have length 1, so that their product is the cosine of the angle between them.
   std::vector<float> cosines;

@@ -84,7 +84,7 @@ class Engine : public EngineCalls<Engine<Model, Policy>> {
   [[nodiscard]] std::span<const TokenId> eos_token_ids() const { return body_->eos_token_ids(); }
   [[nodiscard]] std::int64_t vocab_size() const { return body_->vocab_size(); }
   [[nodiscard]] std::optional<std::int64_t> hidden_size() const { return body_->hidden_size(); }
-  [[nodiscard]] std::shared_ptr<const ScoreHead> score_head() const { return body_->score_head(); }
+  [[nodiscard]] std::shared_ptr<const Pooler> label_head() const { return body_->label_head(); }
   [[nodiscard]] const Tokenizer& tokenizer() const { return body_->tokenizer(); }
   [[nodiscard]] std::int64_t max_total_tokens() const { return body_->max_total_tokens(); }
   [[nodiscard]] EngineStats stats() const { return body_->stats(); }

@@ -126,10 +126,6 @@ int main(int argc, char** argv) {
     return std::to_string(output.token_ids.size()) + " " + ends(other);
   });
 
-  expect(has_parts, "embed", "with/pooling.hpp", "256", [&] {
-    Engine embedding({.model = models / "fairytale_embedding", .max_num_seqs = 2});
-    return std::to_string(embedding.embed("The fox").size());
-  });
   const fs::path labels = changed(models / "fairytale", folder / "labels",
                                   {{"Qwen3ForCausalLM", "Qwen3ForSequenceClassification"}});
   expect(has_parts, "labels", "with/pooling.hpp",

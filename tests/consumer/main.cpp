@@ -20,7 +20,10 @@ int main(int argc, char** argv) try {
                        consumer::text_of_own_model(argv[1]) == outputs.at(0).text;
   std::printf("a policy, a shape and a model of one's own: %s\n",
               is_same ? "the same" : "another text");
-  return is_same && outputs.at(0).token_ids.size() == 12 ? 0 : 1;
+  return is_same && outputs.at(0).token_ids.size() == 12 &&
+                 consumer::size_of_embedding(argv[1]) == 256
+             ? 0
+             : 1;
 } catch (const nvllm::Error& error) {
   std::printf("%s\n", error.what());
   return 1;

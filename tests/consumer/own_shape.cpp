@@ -1,7 +1,8 @@
 // A shape of the program's own, whose engine the library has, and a model of its own, which is
-// compiled here.
+// compiled here; and what a wing does with an engine.
 #include <nanovllm/engine.hpp>
 #include <nanovllm/policy.hpp>
+#include <nanovllm/with/pooling.hpp>
 
 #include "consumer.hpp"
 
@@ -17,4 +18,9 @@ std::string consumer::text_of_own_shape(const std::string& model) {
 std::string consumer::text_of_own_model(const std::string& model) {
   nanovllm::Engine<OwnModel> engine({.model = model});
   return engine.generate(kPrompt, {.temperature = 0.f, .max_tokens = 12}).text;
+}
+
+std::size_t consumer::size_of_embedding(const std::string& model) {
+  nanovllm::Engine<nanovllm::Qwen3<kOwnShape>> engine({.model = model});
+  return nanovllm::embed(engine, kPrompt).size();
 }

@@ -16,11 +16,9 @@
 #include <span>
 #include <stop_token>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/door.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
@@ -30,12 +28,10 @@
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
-#include "nanovllm/with/pooling/pooling_options.hpp"
 #include "nanovllm/with/sessions/session.hpp"
 
 namespace nanovllm {
 
-class ScoreHead;
 class Tokenizer;
 struct TextSide;
 
@@ -128,8 +124,8 @@ class AnyEngine : public EngineCalls<AnyEngine> {
   [[nodiscard]] virtual std::int64_t vocab_size() const = 0;
   /// Elements of a hidden state, and so of a whole embedding; unset if it is not known.
   [[nodiscard]] virtual std::optional<std::int64_t> hidden_size() const { return {}; }
-  /// The head of a checkpoint for classification, of with/pooling/score_head.hpp, or null.
-  [[nodiscard]] virtual std::shared_ptr<const ScoreHead> score_head() const { return nullptr; }
+  /// What reads labels from the hidden states of a checkpoint for classification; null for others.
+  [[nodiscard]] virtual std::shared_ptr<const Pooler> label_head() const { return nullptr; }
   /// Most tokens of a sequence: the model's context, or what the KV pool holds and one more.
   [[nodiscard]] virtual std::int64_t max_total_tokens() const = 0;
 
@@ -162,33 +158,7 @@ class AnyEngine : public EngineCalls<AnyEngine> {
   friend class EngineCalls;
 
   AnyEngine& any() { return *this; }
-
-  std::vector<std::vector<float>> embed_each(std::vector<Prompt> inputs,
-                                             const EmbedOptions& options);
-  std::vector<float> score_each(std::string_view query,
-                                const std::vector<std::string_view>& documents,
-                                const ScoreOptions& options);
-  std::vector<std::vector<float>> classify_each(std::vector<Prompt> inputs,
-                                                const ClassifyOptions& options);
 };
-
-namespace detail {
-
-// What the members of AnyEngine do.
-[[nodiscard]] std::vector<std::vector<float>> embed_inputs(AnyEngine& engine,
-                                                           std::vector<Prompt> inputs,
-                                                           const EmbedOptions& options);
-[[nodiscard]] std::vector<float> score_documents(AnyEngine& engine, std::string_view query,
-                                                 const std::vector<std::string_view>& documents,
-                                                 const ScoreOptions& options);
-[[nodiscard]] std::vector<std::vector<float>> classify_inputs(AnyEngine& engine,
-                                                              std::vector<Prompt> inputs,
-                                                              const ClassifyOptions& options);
-NANOVLLM_DOOR(embed_inputs);
-NANOVLLM_DOOR(score_documents);
-NANOVLLM_DOOR(classify_inputs);
-
-}  // namespace detail
 
 /// An engine of a model with this config.
 template <class Config>
@@ -253,25 +223,6 @@ NANOVLLM_INLINE std::int32_t AnyEngine::load_cache(const std::filesystem::path& 
 NANOVLLM_INLINE const Tokenizer& AnyEngine::tokenizer() const {
   check<ConfigError>(text().tokenizer.has_value(), "the checkpoint has no tokenizer.json");
   return *text().tokenizer;
-}
-
-NANOVLLM_INLINE std::vector<std::vector<float>> AnyEngine::embed_each(std::vector<Prompt> inputs,
-                                                                      const EmbedOptions& options) {
-  return detail::through<Error>(detail::embed_inputs_door, detail::kPoolingPart, "embed")(
-      *this, std::move(inputs), options);
-}
-
-NANOVLLM_INLINE std::vector<float> AnyEngine::score_each(
-    std::string_view query, const std::vector<std::string_view>& documents,
-    const ScoreOptions& options) {
-  return detail::through<Error>(detail::score_documents_door, detail::kPoolingPart, "score")(
-      *this, query, documents, options);
-}
-
-NANOVLLM_INLINE std::vector<std::vector<float>> AnyEngine::classify_each(
-    std::vector<Prompt> inputs, const ClassifyOptions& options) {
-  return detail::through<Error>(detail::classify_inputs_door, detail::kPoolingPart, "classify")(
-      *this, std::move(inputs), options);
 }
 
 }  // namespace nanovllm

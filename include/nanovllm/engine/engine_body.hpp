@@ -84,7 +84,7 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
     if constexpr (requires { std::int64_t(model_.hidden_size); }) return model_.hidden_size;
     return {};
   }
-  [[nodiscard]] std::shared_ptr<const ScoreHead> score_head() const override { return score_head_; }
+  [[nodiscard]] std::shared_ptr<const Pooler> label_head() const override { return label_head_; }
   [[nodiscard]] std::int64_t max_total_tokens() const override {
     return frontend_->rules().max_total_tokens;
   }
@@ -106,7 +106,7 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
 
   Config model_;
   WeightsHash weights_;
-  std::shared_ptr<const ScoreHead> score_head_;
+  std::shared_ptr<const Pooler> label_head_;
   GenerateCallback on_generate_;
   Inbox inbox_;
   EventQueue events_;
@@ -129,7 +129,7 @@ EngineBody<Model, Policy>::EngineBody(Config model, std::optional<RandomWeights>
                                                  core_->capacity_tokens(), core_->runner()),
                     inbox_);
   weights_ = parts.weights;
-  score_head_ = std::move(parts.score_head);
+  label_head_ = std::move(parts.label_head);
 }
 
 template <class Model, class Policy>

@@ -5,7 +5,6 @@
 #include <initializer_list>
 #include <iterator>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,7 +12,6 @@
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
-#include "nanovllm/with/pooling/pooling_options.hpp"
 
 namespace nanovllm {
 
@@ -46,52 +44,6 @@ class EngineCalls {
     check<RequestError>(settings.size() == list.size(), "generate: ", list.size(),
                         " prompts need as many SamplingParams, got ", settings.size());
     return any().generate_each(list, settings);
-  }
-
-  // ---- Embeddings, scores, labels ----
-  // All are ordinary requests, in one batch with all others; their blocks stay in the prefix cache
-  // as far as that keeps them. If an input cannot be served, a call throws RequestError that names
-  // the first of them, when all have ended.
-
-  /// The embedding of each input, [dimensions or hidden_size]: the hidden state after the last
-  /// norm at the last token. A text gets the tokens that the tokeniser adds to a text
-  /// (`Tokenizer::encode_with_template`). Throws ConfigError if `dimensions` is 0.
-  template <RangeOf<Prompt> Prompts>
-  std::vector<std::vector<float>> embed(const Prompts& inputs, const EmbedOptions& options = {}) {
-    return any().embed_each(list_of(inputs), options);
-  }
-  std::vector<std::vector<float>> embed(std::initializer_list<Prompt> inputs,
-                                        const EmbedOptions& options = {}) {
-    return any().embed_each(inputs, options);
-  }
-  std::vector<float> embed(const Prompt& input, const EmbedOptions& options = {}) {
-    return std::move(any().embed_each({input}, options).front());
-  }
-
-  /// How well each document answers the query, in [0, 1], by the template of Qwen3-Reranker, and by
-  /// its answers or the score head of the checkpoint. Throws RequestError if the tokeniser has no
-  /// token "yes" or "no", or if the head has several labels; ConfigError if there is no tokeniser.
-  template <RangeOf<std::string_view> Documents>
-  std::vector<float> score(std::string_view query, const Documents& documents,
-                           const ScoreOptions& options = {}) {
-    return any().score_each(query, {std::begin(documents), std::end(documents)}, options);
-  }
-  std::vector<float> score(std::string_view query,
-                           std::initializer_list<std::string_view> documents,
-                           const ScoreOptions& options = {}) {
-    return any().score_each(query, documents, options);
-  }
-
-  /// What the score head of the checkpoint says of each input, [num_labels]. A text is encoded as
-  /// for `embed`. Throws RequestError if the checkpoint has no score head.
-  template <RangeOf<Prompt> Prompts>
-  std::vector<std::vector<float>> classify(const Prompts& inputs,
-                                           const ClassifyOptions& options = {}) {
-    return any().classify_each(list_of(inputs), options);
-  }
-  std::vector<std::vector<float>> classify(std::initializer_list<Prompt> inputs,
-                                           const ClassifyOptions& options = {}) {
-    return any().classify_each(inputs, options);
   }
 
  protected:

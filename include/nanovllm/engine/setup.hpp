@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/door.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
@@ -35,9 +36,9 @@
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/model_head.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/with/any/registry.hpp"
-#include "nanovllm/with/pooling/find_score_head.hpp"
 #include "nanovllm/with/sessions/kv_identity.hpp"
 
 namespace nanovllm {
@@ -229,6 +230,15 @@ template <class Policy, class ModelConfig>
   return rules;
 }
 
+namespace detail {
+
+/// The head for labels of `checkpoint`. Throws LoadError.
+[[nodiscard]] std::shared_ptr<const Pooler> load_label_head(const Checkpoint& checkpoint,
+                                                            std::int64_t hidden_size);
+NANOVLLM_DOOR(load_label_head);
+
+}  // namespace detail
+
 /// What an engine is put together from.
 template <class Blocks>
 struct EngineParts {
@@ -238,7 +248,7 @@ struct EngineParts {
   Blocks blocks;
   ObserverMaker<Blocks> observer;
   WeightsHash weights;
-  std::shared_ptr<const ScoreHead> score_head{};  ///< null if the model has none
+  std::shared_ptr<const Pooler> label_head{};  ///< null if the model has none
   CoreConfig core;
 };
 
@@ -264,7 +274,13 @@ template <class Model, class Policy, class Blocks>
     }
     check_checkpoint_size(model, files);
   }
-  auto score_head = score_head_of(model, checkpoint);
+  std::shared_ptr<const Pooler> label_head;
+  if constexpr (requires { std::int64_t(model.hidden_size); }) {
+    if (checkpoint != nullptr && head_of(model) == ModelHead::labels)
+      label_head = detail::through<LoadError>(
+          detail::load_label_head_door, "nanovllm/with/pooling.hpp", "'", files.name(),
+          "', which is of a classifier,")(files, model.hidden_size);
+  }
   const BackendTraits backend = RunnerMakerOf<Model, Policy>::traits();
   const BatchConfig batch = choose_batch_config(config, backend.default_batched_tokens);
   auto runner = needing_memory("the weights and the buffers of steps", config, [&] {
@@ -297,7 +313,7 @@ template <class Model, class Policy, class Blocks>
           .blocks = std::move(blocks),
           .observer = std::move(observer),
           .weights = hash,
-          .score_head = std::move(score_head),
+          .label_head = std::move(label_head),
           .core = {.batch = batch, .vocab_size = model.vocab_size, .overlap = overlap}};
 }
 

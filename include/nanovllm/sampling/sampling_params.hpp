@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -27,7 +28,6 @@ enum class EarlyStopping : std::uint8_t {
   never,  ///< when the best beam can get no better than the worst of them
 };
 
-class Pooler;
 class TokenMaskSource;
 
 /// The n most likely tokens that `logprobs` and `prompt_logprobs` may ask for.
@@ -51,6 +51,21 @@ inline constexpr std::int32_t kMaxBeamCandidates = 1024;
 inline constexpr std::size_t kMaxStopTokenIds = 1024;
 inline constexpr std::size_t kMaxStopStrings = 64;
 inline constexpr std::size_t kMaxStopStringBytes = 1024;
+
+/// Makes the outcome of a request, `Completion::pooled`, from what the network gives for the last
+/// token of the prompt: an embedding, or scores. A type of your own may have the weights of a head.
+/// One object may serve several requests and engines.
+class Pooler {
+ public:
+  Pooler() = default;
+  Pooler(const Pooler&) = delete;
+  Pooler& operator=(const Pooler&) = delete;
+  virtual ~Pooler() = default;
+
+  /// Called in the step that has computed the prompt. What it throws is the request's error.
+  /// @param hidden  [hidden_size]: the hidden state after the network's last norm.
+  [[nodiscard]] virtual std::vector<float> pool(std::span<const float> hidden) const = 0;
+};
 
 /// Sampling settings of one request. Unset optionals take the checkpoint's generation_config.json
 /// value, and where that is silent too, the neutral value in the comment.
@@ -98,7 +113,7 @@ struct SamplingParams {
   float length_penalty = 1;  ///< of a beam: its score is the sum of log-probabilities / length^this
   EarlyStopping early_stopping = EarlyStopping::no;  ///< of the search
   /// Not null: the request is done when its prompt is computed. It generates no tokens, and its
-  /// outcome is what this makes of the prompt's hidden state (with/pooling/pooler.hpp).
+  /// outcome is what this makes of the prompt's hidden state.
   std::shared_ptr<const Pooler> pooler{};
 };
 

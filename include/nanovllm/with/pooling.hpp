@@ -1,10 +1,9 @@
 #pragma once
-/// Embeddings and scores: `embed`, `Reranker`, heads of checkpoints for classification, and what a
-/// pooler of your own derives from.
+/// Embeddings and scores: `embed`, `score`, `classify`, `Reranker`, and heads of checkpoints for
+/// classification, which a header-only program can open if one of its files includes this.
 
 #include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/pooling/pooled_calls.hpp"
-#include "nanovllm/with/pooling/pooler.hpp"
 #include "nanovllm/with/pooling/pooling_options.hpp"
 #include "nanovllm/with/pooling/reranker.hpp"
 #include "nanovllm/with/pooling/score_head.hpp"

@@ -17,7 +17,7 @@
 #include "engine/models.hpp"
 #include "failing_new.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
-#include "nanovllm/with/pooling/pooler.hpp"
+#include "nanovllm/with/pooling/embedding.hpp"
 
 namespace nanovllm::test {
 

@@ -146,7 +146,7 @@ TEST_CASE("all models have the mixtures of experts", "[registry][moe]") {
         direct_tokens<Qwen3Moe<shapes::qwen3_moe_any>>(files.path(), prompt));
   const auto gives_text = engine->generate(std::vector<Prompt>{prompt}, kGreedy);
   CHECK(gives_text.at(0).token_ids.size() == 12);
-  CHECK(engine->embed(prompt).size() == 32);
+  CHECK(embed(*engine, prompt).size() == 32);
   CHECK(engine->hidden_size() == 32);
   CHECK_THROWS_WITH(engine->tokenizer(), "the checkpoint has no tokenizer.json");
 }

@@ -1,4 +1,4 @@
-// `Engine::embed` and `Engine::score`: transformers' vectors and scores, alone and beside others.
+// `embed` and `score`: transformers' vectors and scores, alone and beside others.
 
 #include <algorithm>
 #include <cmath>
@@ -58,8 +58,8 @@ TEST_CASE("embeddings and scores are transformers', whatever is in the batch", "
     for (int round = 0; round < 2; ++round) {
       for (std::size_t i = 0; i < 3; ++i)
         engine.submit(random_prompt(i, 30 + i, 4000), {.max_tokens = 20, .ignore_eos = true});
-      const auto plain = engine.embed(texts, {.normalize = false});
-      const auto vectors = engine.embed(texts), few = engine.embed(texts, {.dimensions = 64});
+      const auto plain = embed(engine, texts, {.normalize = false});
+      const auto vectors = embed(engine, texts), few = embed(engine, texts, {.dimensions = 64});
       for (std::size_t i = 0; i < texts.size(); ++i) {
         CAPTURE(caches, round, texts[i]);
         const auto hidden = numbers<float>(expected[i]["hidden"]);
@@ -69,11 +69,11 @@ TEST_CASE("embeddings and scores are transformers', whatever is in the batch", "
         CHECK(largest_difference(vectors[i], unit(hidden)) <= 1e-5f);
         CHECK(largest_difference(few[i], unit(Vector(hidden.begin(), hidden.begin() + 64))) <=
               1e-5f);
-        CHECK(largest_difference(engine.embed(texts[i]), vectors[i]) <= 1e-6f);  // alone
-        CHECK(largest_difference(engine.embed(ids), vectors[i]) <= 1e-6f);
+        CHECK(largest_difference(embed(engine, texts[i]), vectors[i]) <= 1e-6f);  // alone
+        CHECK(largest_difference(embed(engine, ids), vectors[i]) <= 1e-6f);
       }
       const Vector found =
-          engine.score(scores["query"].string(), documents, fairytale_answers(scores));
+          score(engine, scores["query"].string(), documents, fairytale_answers(scores));
       for (std::size_t i = 0; i < documents.size(); ++i) {
         CAPTURE(caches, round, documents[i]);
         CHECK(std::abs(found[i] - scores["cases"][i]["score"].get<float>()) <= 1e-5f);
@@ -113,51 +113,51 @@ TEST_CASE("tensors may lack the prefix of a decoder with a head", "[pooling]") {
              std::string(bytes, tensor.data.size()));
   }
   EngineConfig config = pooling_config();
-  const Vector expected = PoolingEngine(config).embed(std::vector<TokenId>{5, 6, 7});
+  const Vector expected = embed(PoolingEngine(config), std::vector<TokenId>{5, 6, 7});
   config.checkpoint = Checkpoint(std::move(bare));
-  CHECK(PoolingEngine(config).embed(std::vector<TokenId>{5, 6, 7}) == expected);
+  CHECK(embed(PoolingEngine(config), std::vector<TokenId>{5, 6, 7}) == expected);
 }
 
 TEST_CASE("long inputs are refused, or cut where it is asked for", "[pooling]") {
   PoolingEngine engine(pooling_config());
   std::string text;
   for (int i = 0; i < 100; ++i) text += "The old king went to the sea. ";
-  CHECK_THROWS_WITH(engine.embed({Prompt("Once"), Prompt(text)}),
+  CHECK_THROWS_WITH(embed(engine, {Prompt("Once"), Prompt(text)}),
                     Catch::Matchers::Contains("embed: input 1: the text of 3000 bytes has at") &&
                         Catch::Matchers::Contains("at most 255 are accepted"));
   std::vector<TokenId> all = engine.tokenizer().encode_with_template(text);
   const std::vector<TokenId> last(all.end() - 40, all.end());
   const EmbedOptions cut{.max_prompt_tokens = 40};
-  CHECK(largest_difference(engine.embed(text, cut), engine.embed(last)) <= 1e-6f);
-  CHECK(largest_difference(engine.embed(all, cut), engine.embed(last)) <= 1e-6f);
-  CHECK(largest_difference(engine.embed("Once", cut), engine.embed("Once")) <= 1e-6f);
-  CHECK_THROWS_WITH(engine.embed(text, {.max_prompt_tokens = 1}),
+  CHECK(largest_difference(embed(engine, text, cut), embed(engine, last)) <= 1e-6f);
+  CHECK(largest_difference(embed(engine, all, cut), embed(engine, last)) <= 1e-6f);
+  CHECK(largest_difference(embed(engine, "Once", cut), embed(engine, "Once")) <= 1e-6f);
+  CHECK_THROWS_WITH(embed(engine, text, {.max_prompt_tokens = 1}),
                     "embed: max_prompt_tokens must be at least 2, got 1");
 
   ScoreOptions options = fairytale_answers(embedding_oracle()["scores"]);
-  CHECK_THROWS_WITH(engine.score("Who?", {"He.", text}, options),
+  CHECK_THROWS_WITH(score(engine, "Who?", {"He.", text}, options),
                     Catch::Matchers::Contains("score: document 1: the prompt has"));
   options.max_prompt_tokens = 160;
   const std::vector<TokenId> prompt = Reranker(engine.tokenizer(), options).prompt("Who?", text);
   CHECK(prompt.size() == 160);
   CHECK(engine.tokenizer().decode(prompt, false).ends_with("<think>\n\n</think>\n\n"));
-  CHECK(engine.score("Who?", {text}, options).size() == 1);
+  CHECK(score(engine, "Who?", {text}, options).size() == 1);
   options.max_prompt_tokens = 20;
-  CHECK_THROWS_WITH(engine.score("Who?", {"He."}, options),
+  CHECK_THROWS_WITH(score(engine, "Who?", {"He."}, options),
                     Catch::Matchers::Contains("max_prompt_tokens must be at least") &&
                         Catch::Matchers::Contains("got 20"));
 }
 
 TEST_CASE("what cannot be embedded or scored is refused by name", "[pooling]") {
   PoolingEngine engine(pooling_config());
-  CHECK_THROWS_WITH(engine.embed("Once", {.dimensions = 0}),
+  CHECK_THROWS_WITH(embed(engine, "Once", {.dimensions = 0}),
                     "pooler: dimensions must be >= 1, got 0");
-  CHECK_THROWS_WITH(engine.embed("Once", {.dimensions = 257}),
+  CHECK_THROWS_WITH(embed(engine, "Once", {.dimensions = 257}),
                     "embed: input 0: pooler: dimensions must be at most 256, got 257");
-  CHECK_THROWS_WITH(engine.embed({std::vector<TokenId>{1}, std::vector<TokenId>{}}),
+  CHECK_THROWS_WITH(embed(engine, {std::vector<TokenId>{1}, std::vector<TokenId>{}}),
                     "embed: input 1: the prompt has no tokens");
-  CHECK_THROWS_WITH(engine.score("Who?", {"He."}),
+  CHECK_THROWS_WITH(score(engine, "Who?", {"He."}),
                     "score: the tokeniser has no token 'yes', which a reranker answers with");
-  CHECK(engine.embed(std::vector<std::string>{}).empty());
+  CHECK(embed(engine, std::vector<std::string>{}).empty());
   CHECK(embedding_query("Find it", "Who?") == "Instruct: Find it\nQuery:Who?");
 }

@@ -38,7 +38,7 @@ void check_search(float bound) {
   const Json oracle = parse_json(MappedFile("tests/fixtures/fairytale_search.json").text(),
                                  "fairytale_search.json");
   Engine<AnyModel, Policy> engine({.model = kModel, .num_threads = 2, .max_model_len = 512});
-  const std::vector<Vector> vectors = engine.embed(tales());
+  const std::vector<Vector> vectors = embed(engine, tales());
   const Json& queries = oracle["queries"];
   REQUIRE(queries.size() == vectors.size());
   std::size_t num_right = 0;
@@ -50,7 +50,7 @@ void check_search(float bound) {
     REQUIRE(ids.size() == expected["ids"].size());
     for (std::size_t i = 0; i < ids.size(); ++i)
       CHECK(ids[i] == expected["ids"][i].template get<TokenId>());
-    const Vector query = engine.embed(text);
+    const Vector query = embed(engine, text);
     Vector cosines;
     for (const Vector& vector : vectors)
       cosines.push_back(std::inner_product(vector.begin(), vector.end(), query.begin(), 0.f));
@@ -77,5 +77,5 @@ TEST_CASE("in bfloat16, searches have nearly transformers' cosines and find the 
 TEST_CASE("an embedding model refuses to write text", "[pooling]") {
   Engine<AnyModel, DefaultPolicy> engine({.model = kModel, .num_threads = 2});
   CHECK_THROWS_AS(engine.submit("Once", {.max_tokens = 1}), RequestError);
-  CHECK(engine.embed("Once").size() == 256);
+  CHECK(embed(engine, "Once").size() == 256);
 }

@@ -20,7 +20,7 @@
 #include "engine/models.hpp"
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/with/pooling/pooler.hpp"
+#include "nanovllm/with/pooling/embedding.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -47,25 +47,25 @@ TEST_CASE("labels and scores are transformers' and CrossEncoder's", "[pooling][l
     std::vector<Prompt> inputs;
     for (const Json& one : cases) inputs.emplace_back(numbers<TokenId>(one["ids"]));
     for (int round = 0; round < 2; ++round) {  // the second finds what the first has cached
-      const auto logits = engine.classify(inputs, {.activate = false});
-      const auto labels = engine.classify(inputs);
+      const auto logits = classify(engine, inputs, {.activate = false});
+      const auto labels = classify(engine, inputs);
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         CAPTURE(head, round, i);
         check_close(logits[i], numbers<float>(cases[i]["logits"]));
         check_close(labels[i], numbers<float>(cases[i]["probabilities"]));
-        CHECK(engine.classify({inputs[i]}, {.activate = false})[0] == logits[i]);  // alone
+        CHECK(classify(engine, {inputs[i]}, {.activate = false})[0] == logits[i]);  // alone
       }
     }
-    CHECK(engine.score_head()->num_labels() == (head == 0 ? 1 : 3));
+    CHECK(score_head(engine)->num_labels() == (head == 0 ? 1 : 3));
   }
   PoolingEngine engine(config_of(classifier_model(0)));
   const Json& scores = oracle["scores"];
   Vector expected;
   for (const Json& one : scores["cases"]) expected.push_back(one["score"].get<float>());
   const std::vector<std::string> documents = strings(scores["cases"], "document");
-  check_close(engine.score(scores["query"].string(), documents), expected);
-  check_close(engine.score(scores["query"].string(), documents, {.yes = 3, .no = 4}), expected);
-  check_close({engine.score(scores["query"].string(), {documents[1]})[0]}, {expected[1]});
+  check_close(score(engine, scores["query"].string(), documents), expected);
+  check_close(score(engine, scores["query"].string(), documents, {.yes = 3, .no = 4}), expected);
+  check_close({score(engine, scores["query"].string(), {documents[1]})[0]}, {expected[1]});
 }
 
 TEST_CASE("probabilities of labels", "[pooling][labels]") {
@@ -77,7 +77,7 @@ TEST_CASE("probabilities of labels", "[pooling][labels]") {
 
 TEST_CASE("an untied checkpoint that was saved without a head embeds and does not generate",
           "[pooling][headless]") {
-  const Vector expected = PoolingEngine(config_of(embedding_model())).embed(kTokens);
+  const Vector expected = embed(PoolingEngine(config_of(embedding_model())), kTokens);
   for (const auto& form : {Headless{},  // as Qwen3-Embedding-8B was saved
                            Headless{.architecture = "Qwen3Model"},
                            Headless{.architecture = "Qwen3Model", .has_prefix = true},
@@ -86,18 +86,18 @@ TEST_CASE("an untied checkpoint that was saved without a head embeds and does no
     CAPTURE(form.architecture, form.has_prefix, form.tied, form.has_lm_head);
     PoolingEngine engine(config_of(headless_model(form)));
     CHECK(engine.model_config().head == ModelHead::none);
-    CHECK(engine.embed(kTokens) == expected);
+    CHECK(embed(engine, kTokens) == expected);
     CHECK_THROWS_WITH(engine.submit(kTokens), kNoText);
     const std::vector<Output> outputs =
         engine.generate({Prompt(kTokens)}, {.max_tokens = 3, .ignore_eos = true});
     CHECK(outputs[0].finish_reason == FinishReason::error);
     CHECK(outputs[0].error == kNoText);
-    CHECK_THROWS_WITH(engine.score("Who?", {"He."}, {.yes = 1, .no = 2}),
+    CHECK_THROWS_WITH(score(engine, "Who?", {"He."}, {.yes = 1, .no = 2}),
                       Contains("score: document 0: ") && Contains(kNoText));
     Session session = engine.session();
     CHECK(session.generate("Once").error == kNoText);
-    CHECK_THROWS_WITH(engine.classify({Prompt(kTokens)}), Contains("has no score head"));
-    CHECK(engine.embed(kTokens) == expected);  // others are served
+    CHECK_THROWS_WITH(classify(engine, {Prompt(kTokens)}), Contains("has no score head"));
+    CHECK(embed(engine, kTokens) == expected);  // others are served
     engine.check_invariants();
   }
   // What an lm_head would take is neither allocated nor counted.
@@ -118,7 +118,7 @@ TEST_CASE("a model for text must have its lm_head", "[pooling][headless]") {
                            Headless{.has_prefix = true, .has_lm_head = true}}) {
     PoolingEngine engine(config_of(headless_model(form)));
     CHECK(engine.generate(kTokens, greedy).token_ids == expected.token_ids);
-    CHECK(engine.score_head() == nullptr);
+    CHECK(score_head(engine) == nullptr);
   }
 }
 
@@ -129,7 +129,7 @@ TEST_CASE("a head of the rows of yes and no scores as the model's own", "[poolin
   const ScoreOptions answers{.yes = 300, .no = 4000};
   const CheckpointTensor* const table = files.find("model.embed_tokens.weight");
   const std::vector<std::string> documents = {"He was a fox.", "A hare in the wood", "x"};
-  const auto expected = by_tokens.score("Who is he?", documents, answers);
+  const auto expected = score(by_tokens, "Who is he?", documents, answers);
   for (const bool yes_first : {true, false}) {
     Headless form{.architecture = "Qwen3ForSequenceClassification", .tied = true};
     form.has_prefix = true;
@@ -144,8 +144,8 @@ TEST_CASE("a head of the rows of yes and no scores as the model's own", "[poolin
         yes_first ? R"({"0": "yes", "1": "no"})" : R"({"1": "yes", "0": "no"})", "labels");
     files_of_head.texts["config.json"] = config.dump();
     PoolingEngine by_head(config_of(Checkpoint(std::move(files_of_head))));
-    check_close(by_head.score("Who is he?", documents), expected);
-    CHECK(by_head.score_head()->find_label("yes") == (yes_first ? 0 : 1));
+    check_close(score(by_head, "Who is he?", documents), expected);
+    CHECK(score_head(by_head)->find_label("yes") == (yes_first ? 0 : 1));
   }
   const ScoreHead biased({1, 0, 0, 1}, 2, 2, {0.5f, -1}, {"a", "b"});
   CHECK(biased.pool(Vector{2, 3}) == Vector{2.5f, 2});
@@ -156,12 +156,12 @@ TEST_CASE("what a classifier cannot do is refused by name", "[pooling][labels]")
   PoolingEngine engine(config_of(classifier_model(1)));
   CHECK_THROWS_WITH(engine.generate({Prompt(kTokens)}).at(0).error.empty()
                         ? throw Error("it generated")
-                        : engine.score("Who?", {"He."}),
+                        : score(engine, "Who?", {"He."}),
                     "score: a reranker has one label, or \"yes\" and \"no\", but the checkpoint's "
                     "score.weight has 3");
-  CHECK_THROWS_WITH(engine.classify({Prompt("Once")}, {.max_prompt_tokens = 1}),
+  CHECK_THROWS_WITH(classify(engine, {Prompt("Once")}, {.max_prompt_tokens = 1}),
                     "classify: max_prompt_tokens must be at least 2, got 1");
-  CHECK(engine.classify({Prompt("Once upon a time")}, {.max_prompt_tokens = 2}).size() == 1);
+  CHECK(classify(engine, {Prompt("Once upon a time")}, {.max_prompt_tokens = 2}).size() == 1);
 
   Headless form{.architecture = "Qwen3ForSequenceClassification", .has_prefix = true};
   CHECK_THROWS_WITH(PoolingEngine(config_of(headless_model(form))),
@@ -177,7 +177,7 @@ TEST_CASE("what a classifier cannot do is refused by name", "[pooling][labels]")
   // A model for text does not need it.
   form = {.has_prefix = true, .has_lm_head = true, .score = {Vector(256)}};
   const Checkpoint for_text = headless_model(form);
-  CHECK(PoolingEngine(config_of(for_text)).score_head() == nullptr);
+  CHECK(score_head(PoolingEngine(config_of(for_text))) == nullptr);
   REQUIRE(for_text.warnings().size() == 1);
   CHECK_THAT(for_text.warnings()[0], Contains("the tensors 'score.*' are ignored"));
   CHECK_THROWS_AS(ScoreHead(Vector(7), 2, 4), ConfigError);

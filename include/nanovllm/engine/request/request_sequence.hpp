@@ -212,7 +212,6 @@ class RequestSequence : public Sequence {
 #include <exception>
 
 #include "nanovllm/core/philox.hpp"
-#include "nanovllm/with/pooling/pooler.hpp"
 
 namespace nanovllm {
 

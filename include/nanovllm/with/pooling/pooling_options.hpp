@@ -1,5 +1,5 @@
 #pragma once
-/// Settings of `AnyEngine::embed`, `score` and `classify`, and the form of queries that
+/// Settings of `embed`, `score` and `classify`, and the form of queries that
 /// Qwen3-Embedding was trained with.
 
 #include <cstddef>
@@ -51,12 +51,5 @@ struct ClassifyOptions {
   std::optional<std::size_t> max_prompt_tokens{};  ///< as EmbedOptions has it
   std::int32_t priority = 0;                       ///< as SamplingParams has it
 };
-
-namespace detail {
-
-/// Embeddings, scores and labels: what a header-only program includes for them.
-inline constexpr const char* kPoolingPart = "nanovllm/with/pooling.hpp";
-
-}  // namespace detail
 
 }  // namespace nanovllm

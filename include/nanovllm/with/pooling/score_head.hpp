@@ -13,7 +13,7 @@
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/with/pooling/pooler.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm {
 

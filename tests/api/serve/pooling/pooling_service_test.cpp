@@ -102,7 +102,7 @@ TEST_CASE("embeddings are the engine's in every form", "[serve][pooling]") {
   Served served;
   const std::string two = R"("input": ["Once", "There was once a clockmaker."])";
   const std::vector<Vector> expected =
-      served.engine.embed({"Once", "There was once a clockmaker."});
+      embed(served.engine, {"Once", "There was once a clockmaker."});
   const Json reply = served.ask("/v1/embeddings", two);
   CHECK(reply["object"] == Json("list"));
   CHECK(reply["model"] == Json("nanovllm"));
@@ -134,8 +134,8 @@ TEST_CASE("embeddings are the engine's in every form", "[serve][pooling]") {
         vectors_of(served.ask("/v1/embeddings", R"("input": )" + Json(bare_ids).dump())));
   const auto few = vectors_of(served.ask("/v1/embeddings", two + R"(, "dimensions": 32)"));
   CHECK(few[1].size() == 32);
-  CHECK(std::abs(few[1][3] - served.engine.embed("There was once a clockmaker.",
-                                                 {.dimensions = 32})[3]) <= 1e-6f);
+  CHECK(std::abs(few[1][3] - embed(served.engine, "There was once a clockmaker.",
+                                   {.dimensions = 32})[3]) <= 1e-6f);
   const auto plain = vectors_of(served.ask("/v1/embeddings", two + R"(, "normalize": false)"));
   CHECK(std::abs(plain[1][3] / plain[1][4] - vectors[1][3] / vectors[1][4]) <= 1e-4f);
   CHECK(std::abs(plain[1][3] - vectors[1][3]) > 1e-3f);

@@ -107,7 +107,7 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_scoring(
   if (request.max_tokens_per_doc) options.max_tokens_per_doc = request.max_tokens_per_doc;
   if (request.truncation)
     options.max_prompt_tokens = num_kept_tokens(engine, request.truncation, 1);
-  Reranker reranker(tokenizer_of(engine), options, engine.score_head());
+  Reranker reranker(tokenizer_of(engine), options, score_head(engine));
   const std::size_t least = reranker.min_prompt_tokens();
   if (options.max_prompt_tokens.value_or(least) < least)
     refuse_field("truncate_prompt_tokens",

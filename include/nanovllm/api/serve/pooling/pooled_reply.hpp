@@ -14,7 +14,7 @@
 #include "nanovllm/api/serve/reply/usage.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
-#include "nanovllm/with/pooling/pooler.hpp"
+#include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/pooling/reranker.hpp"
 
 namespace nanovllm::serve {
