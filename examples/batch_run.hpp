@@ -24,6 +24,7 @@
 #include "jsonl.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/request/output.hpp"
+#include "nanovllm/with/sessions.hpp"
 
 namespace nanovllm::examples {
 
@@ -169,18 +170,17 @@ class ResultQueue {
 
 /// The sessions of a run by their names. Turns of the same name follow each other, the next one
 /// when the one before has ended, however that was; those of different names are served together.
-template <class Engine>
+template <class Session>
 class BatchSessions {
-  using Session = decltype(std::declval<Engine&>().session());
-
  public:
   using Turn = std::function<void(Session&)>;
 
   /// Submits `turn` now, or when the turns before it have ended. It must see to it that `end_turn`
   /// is called when it has ended.
+  template <class Engine>
   void add_turn(Engine& engine, const std::string& name, Turn turn) {
     Entry& entry = entries_[name];
-    if (!entry.session) entry.session.emplace(engine.session());
+    if (!entry.session) entry.session.emplace(engine);
     entry.waiting.push_back(std::move(turn));
     if (entry.waiting.size() == 1) begin_first(entry);
   }
@@ -217,7 +217,8 @@ struct BatchCounts {
 /// A bad line costs that line alone; if it has no usable id, its error begins with its number. A
 /// turn of a session that fails leaves the conversation as it was for the next.
 /// @param on_step  is called after every step with the requests that are done and those under way.
-template <class Engine>
+/// @tparam Session  of the engine.
+template <class Session = nanovllm::Session, class Engine>
 BatchCounts serve_batch(Engine& engine, LineReader& input, std::ostream& output, bool in_order,
                         std::size_t window,
                         const std::function<void(std::size_t, std::size_t)>& on_step = {}) {
@@ -225,7 +226,7 @@ BatchCounts serve_batch(Engine& engine, LineReader& input, std::ostream& output,
     ResultQueue results;
     std::size_t num_alive = 0;
     BatchCounts counts{};
-    BatchSessions<Engine> sessions{};
+    BatchSessions<Session> sessions{};
 
     void fail(std::size_t number, const Json& id, const std::string& error) {
       ++counts.errors;

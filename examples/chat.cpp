@@ -7,6 +7,7 @@
 #include <nanovllm/policy.hpp>
 #include <nanovllm/with/any/all_models.hpp>
 #include <nanovllm/with/any/make_engine.hpp>
+#include <nanovllm/with/sessions.hpp>
 
 #include <cstdio>
 #include <iostream>
@@ -31,7 +32,7 @@ constexpr const char* kUsage =
 class Chat {
  public:
   Chat(nvllm::AnyEngine& engine, std::optional<bool> enable_thinking)
-      : engine_(engine), session_(engine.session()), enable_thinking_(enable_thinking) {}
+      : engine_(engine), session_(engine), enable_thinking_(enable_thinking) {}
 
   void command(const std::string& line) {
     const std::size_t space = line.find(' ');
@@ -40,7 +41,7 @@ class Chat {
     if (name == "/save" && !file.empty()) {
       session_.save(file);
     } else if (name == "/load" && !file.empty()) {
-      session_ = engine_.load_session(file);
+      session_ = nvllm::Session::load(engine_, file);
     } else if (name == "/fork") {
       forks_.push_back(session_.fork());
     } else if (name == "/back" && !forks_.empty()) {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/with/sessions.hpp"
 #include "program.hpp"
 
 namespace prefix_bench {
@@ -54,7 +55,7 @@ class Ladder {
         ask(engine, text(options_.prefix_tokens));
         seconds[0] = ask(engine, prefix);
         seconds[1] = ask(engine, prefix);
-        engine.save_cache(options_.directory);
+        nv::save_cache(engine, options_.directory);
         for (int other = 0; other < 3; ++other) ask(engine, text(options_.prefix_tokens));
         const std::int64_t before = engine.stats().num_host_hit_tokens;
         seconds[2] = ask(engine, prefix);
@@ -65,7 +66,7 @@ class Ladder {
       Engine engine = make();
       ask(engine, text(options_.prefix_tokens));
       const auto begin = Clock::now();
-      nv::check(engine.load_cache(options_.directory) > 0, "ladder: nothing was loaded");
+      nv::check(nv::load_cache(engine, options_.directory) > 0, "ladder: nothing was loaded");
       seconds[4] = std::chrono::duration<double>(Clock::now() - begin).count();
       const std::int64_t before = engine.stats().num_hit_tokens;
       seconds[4] += ask(engine, prefix);

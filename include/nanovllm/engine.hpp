@@ -9,7 +9,6 @@
 /// What an engine does is in engine/engine_body.hpp.
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -51,14 +50,14 @@ class Engine : public EngineCalls<Engine<Model, Policy>> {
       : body_(detail::body_of<Model, Slots>(model, weights, std::move(config))) {}
 
   /// Waits for the steps under way. Requests that have not ended end with FinishReason::abort, and
-  /// their callbacks are told here. Other threads may be in calls of its sessions, and only in
-  /// those: it waits for them. It must not be called in one, by the callback of a turn.
+  /// their callbacks are told here. Other threads may be in calls of what was added to it, such as
+  /// sessions, and only in those: it waits for them. It must not be called in one, by a callback.
   ~Engine() = default;
 
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  operator AnyEngine&() { return with_sessions(); }     // NOLINT(google-explicit-constructor)
+  operator AnyEngine&() { return any(); }               // NOLINT(google-explicit-constructor)
   operator const AnyEngine&() const { return *body_; }  // NOLINT(google-explicit-constructor)
 
   // As AnyEngine has them.
@@ -93,21 +92,12 @@ class Engine : public EngineCalls<Engine<Model, Policy>> {
   void reset() { body_->reset(); }
   [[nodiscard]] std::string describe() const { return body_->describe(); }
   void check_invariants() const { body_->check_invariants(); }
-  [[nodiscard]] Session session() { return with_sessions().session(); }
-  [[nodiscard]] Session load_session(const std::filesystem::path& path) {
-    return with_sessions().load_session(path);
-  }
-  void save_cache(const std::filesystem::path& directory) { with_sessions().save_cache(directory); }
-  std::int32_t load_cache(const std::filesystem::path& directory) {
-    return with_sessions().load_cache(directory);
-  }
 
  private:
   friend class EngineCalls<Engine>;
 
-  AnyEngine& any() { return *body_; }
-  AnyEngine& with_sessions() {
-    detail::add_sessions<Model, Policy>(*body_);
+  AnyEngine& any() {
+    detail::open_inside<Model, Policy>(*body_);
     return *body_;
   }
 

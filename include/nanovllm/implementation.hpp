@@ -35,13 +35,13 @@
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/engine_body.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/engine_inside.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/full_policy.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/policy.hpp"
 #include "nanovllm/with/any/all_models.hpp"
 #include "nanovllm/with/any/registry.hpp"
-#include "nanovllm/with/sessions/session_kv.hpp"
 
 namespace nanovllm {
 
@@ -49,7 +49,7 @@ template <class Model, class Policy>
 std::unique_ptr<EngineOf<ConfigOf<Model>>> detail::make_compiled_body(const ShapeOf<Model>& shape,
                                                                       EngineConfig config) {
   auto engine = make_engine_body<Model, Policy>(shape, std::move(config));
-  engine->set_host_maker(&BodyMaker<Model, Policy>::make_host);
+  engine->set_inside_maker(&BodyMaker<Model, Policy>::make_inside);
   return engine;
 }
 template <class Model, class Policy>
@@ -58,7 +58,7 @@ std::unique_ptr<EngineOf<ConfigOf<Model>>> detail::make_compiled_body(const Shap
                                                                       RandomWeights weights,
                                                                       EngineConfig config) {
   auto engine = make_engine_body<Model, Policy>(shape, model, weights, std::move(config));
-  engine->set_host_maker(&BodyMaker<Model, Policy>::make_host);
+  engine->set_inside_maker(&BodyMaker<Model, Policy>::make_inside);
   return engine;
 }
 
@@ -110,9 +110,8 @@ template struct CompiledEngines<compiled_here::List, NANOVLLM_COMPILED_POLICIES>
 #if defined(NANOVLLM_COMPILED_CORE)
 template class EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>,
                           DefaultPolicy::Preemption>;
-template class SessionKv<
-    EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>, DefaultPolicy::Preemption>,
-    BlocksOf<DefaultPolicy>>;
+template class EngineInsideOf<
+    EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>, DefaultPolicy::Preemption>>;
 #endif
 
 }  // namespace nanovllm

@@ -73,9 +73,8 @@ namespace nanovllm {
 // The library has the core of every engine that plans and caches as `DefaultPolicy` does.
 extern template class EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>,
                                  DefaultPolicy::Preemption>;
-extern template class SessionKv<
-    EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>, DefaultPolicy::Preemption>,
-    BlocksOf<DefaultPolicy>>;
+extern template class EngineInsideOf<
+    EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>, DefaultPolicy::Preemption>>;
 
 }  // namespace nanovllm
 #endif

@@ -13,6 +13,7 @@
 #include "engine/models.hpp"
 #include "failing_new.hpp"
 #include "nanovllm/api/grammar/json/json_schema_compiler.hpp"
+#include "nanovllm/with/sessions.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -136,7 +137,7 @@ TEST_CASE("what generate throws for want of memory is an Error", "[memory]") {
 
 TEST_CASE("a session's call returns, though there is no memory for its output", "[memory]") {
   TestEngine engine(small_config(false));
-  Session session = engine.session();
+  Session session(engine);
   SamplingParams params = greedy(3);
   params.logprobs = 2;
   int num_lost = 0;

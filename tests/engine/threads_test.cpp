@@ -13,6 +13,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/with/sessions.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -143,13 +144,13 @@ TEST_CASE("while a thread is in run, every request ends", "[threads]") {
   }));
   users.push_back(repeat(seed + 40, num_errors, [&](Random&) { engine.step(); }));
   users.push_back(
-      repeat(seed + 50, num_errors, [&, session = engine.session()](Random& random) mutable {
+      repeat(seed + 50, num_errors, [&, session = Session(engine)](Random& random) mutable {
         const Output output = session.generate(any_prompt(random), any_params(random));
         if (output.finish_reason != FinishReason::length) ++num_errors;
         session.clear();
       }));
   users.push_back(
-      repeat(seed + 60, num_errors, [&, session = engine.session()](Random& random) mutable {
+      repeat(seed + 60, num_errors, [&, session = Session(engine)](Random& random) mutable {
         ++num_submitted;
         session.submit(any_prompt(random), any_params(random), count_end);
         if (!comes([&] { return !session.is_busy(); })) ++num_errors;

@@ -73,6 +73,7 @@ struct EchoEngine {
 
   /// Refuses a turn while another one is under way, as a session does.
   struct Session {
+    explicit Session(EchoEngine& of) : engine(of) { ++of.num_sessions; }
     EchoEngine& engine;
     std::shared_ptr<bool> is_busy = std::make_shared<bool>(false);
 
@@ -88,10 +89,6 @@ struct EchoEngine {
       return id;
     }
   };
-  Session session() {
-    ++num_sessions;
-    return {*this};
-  }
   int num_sessions = 0;
 
   bool step() {
@@ -138,7 +135,8 @@ std::string run(EchoEngine& engine, const std::string& input, bool in_order = tr
   });
   LineReader reader(pipe.reading());
   std::ostringstream output;
-  const BatchCounts got = serve_batch(engine, reader, output, in_order, window);
+  const BatchCounts got =
+      serve_batch<EchoEngine::Session>(engine, reader, output, in_order, window);
   writer.join();
   if (counts) *counts = got;
   return output.str();
@@ -158,7 +156,7 @@ TEST_CASE("defect 20: results are out while the input stays open") {
   };
   pipe.write(request("0", "x"));
   LineReader reader(pipe.reading());
-  const BatchCounts counts = serve_batch(engine, reader, output, true, 256);
+  const BatchCounts counts = serve_batch<EchoEngine::Session>(engine, reader, output, true, 256);
   CHECK(counts.lines == 5);
   CHECK(ids(output.str()) == std::vector<std::string>{"0", "1", "2", "3", "4"});
   CHECK(engine.most_alive == 1);
@@ -179,7 +177,7 @@ TEST_CASE("defect 20: a result is written before the next line is waited for") {
   std::ostream output(&sink);
   pipe.write(request("a", "x"));
   LineReader reader(pipe.reading());
-  serve_batch(engine, reader, output, true, 256);
+  serve_batch<EchoEngine::Session>(engine, reader, output, true, 256);
   CHECK(ids(sink.str()) == std::vector<std::string>{"a"});
 }
 
@@ -267,7 +265,7 @@ TEST_CASE("an output that takes nothing ends the run") {
   LineReader reader(pipe.reading());
   std::ostringstream output;
   output.setstate(std::ios::badbit);
-  CHECK_THROWS_AS(serve_batch(engine, reader, output, true, 8), nv::Error);
+  CHECK_THROWS_AS(serve_batch<EchoEngine::Session>(engine, reader, output, true, 8), nv::Error);
 }
 
 TEST_CASE("requests that outlive a run that failed find what they answer to") {
@@ -278,7 +276,7 @@ TEST_CASE("requests that outlive a run that failed find what they answer to") {
     LineReader reader(pipe.reading());
     std::ostringstream output;
     output.setstate(std::ios::badbit);
-    CHECK_THROWS_AS(serve_batch(engine, reader, output, true, 8), nv::Error);
+    CHECK_THROWS_AS(serve_batch<EchoEngine::Session>(engine, reader, output, true, 8), nv::Error);
   }
   while (engine.step()) {
   }

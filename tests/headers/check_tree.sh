@@ -217,7 +217,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     }
     allowed["engine.hpp"] = allowed["engine.hpp"] " cuda.cuh"
     allowed["implementation.hpp"] = \
-        "engine/ model/ with/any/ with/sessions/ nanovllm.hpp full_policy.hpp policy.hpp"
+        "engine/ model/ with/any/ nanovllm.hpp full_policy.hpp policy.hpp"
     allowed["full_policy.hpp"] = "engine/ with/tiers/ engine.hpp policy.hpp"
     allowed["cuda_policy.hpp"] = "kv/ parallel/ engine/runner/thread_ranks.hpp policy.hpp"
     allowed["cuda.cuh"] = \
@@ -301,7 +301,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["engine/core/"] = \
         "engine/request/ engine/step/ engine/runner/ engine/engine_config.hpp"
     allowed_in_module["engine/tiers/"] = "with/tiers/disk/ engine/runner/ " \
-        "engine/core/step_observer.hpp with/sessions/kv_identity.hpp engine/engine_config.hpp"
+        "engine/core/step_observer.hpp engine/engine_config.hpp"
 
     allowed_in_module["api/grammar/"] = "all"
     allowed_in_module["api/grammar/bytes/"] = ""

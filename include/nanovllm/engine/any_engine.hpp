@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,16 +27,16 @@
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
-#include "nanovllm/with/sessions/session.hpp"
 
 namespace nanovllm {
 
 class Tokenizer;
+struct EngineInside;
 struct TextSide;
 
 /// What an engine can do. Every member may be called from any thread at any time, and from
 /// callbacks; steps run one at a time. An `Engine` converts to it; one of your own need not have
-/// `generate_each`, `session_host` and what they serve: the defaults throw Error.
+/// `generate_each`, whose default throws Error, and `inside`.
 class AnyEngine : public EngineCalls<AnyEngine> {
  public:
   AnyEngine() = default;
@@ -85,28 +84,6 @@ class AnyEngine : public EngineCalls<AnyEngine> {
   virtual std::vector<Output> generate_each(std::span<const Prompt> prompts,
                                             std::span<const SamplingParams> params);
 
-  // ---- Conversations, and keys and values in files ----
-
-  /// A new, empty conversation whose keys and values are kept from turn to turn; see
-  /// with/sessions/session.hpp. It may outlive the engine, but has no more turns then.
-  [[nodiscard]] Session session();
-
-  /// The conversation that `Session::save` has written, with its blocks, as far as there is room
-  /// for them; it continues as if it had never been away. Throws LoadError that says what was
-  /// expected and what came when the file is cut off, altered, or of another model, checkpoint,
-  /// element type or version.
-  [[nodiscard]] Session load_session(const std::filesystem::path& path);
-
-  /// Writes all that the prefix cache has to a file in `directory`, which is made if need be. Steps
-  /// wait meanwhile. Throws Error when it cannot be written, ConfigError for a cache that cannot be
-  /// listed.
-  void save_cache(const std::filesystem::path& directory);
-
-  /// Puts what `save_cache` has written into the prefix cache, as far as there is room. Returns the
-  /// number of blocks; those that are not full are left out where the cache keeps full ones alone.
-  /// The file must be of the same model, as for `load_session`, and block size.
-  std::int32_t load_cache(const std::filesystem::path& directory);
-
   // ---- What it is, and how it does ----
 
   /// The tokens of `prompt`, as `submit` takes them. Throws RequestError if they are more than fit,
@@ -150,8 +127,9 @@ class AnyEngine : public EngineCalls<AnyEngine> {
   /// Throws Error naming the first broken invariant of the scheduler and its block manager.
   virtual void check_invariants() const = 0;
 
-  /// What its sessions need of it.
-  [[nodiscard]] virtual std::shared_ptr<SessionHost> session_host();
+  /// Its scheduler and what is around it, for what is added to an engine from outside; the type is
+  /// in engine/engine_inside.hpp. Null where nothing can be.
+  [[nodiscard]] virtual std::shared_ptr<EngineInside> inside() { return nullptr; }
 
  private:
   template <class Self>
@@ -172,17 +150,17 @@ class EngineOf : public AnyEngine {
                                                     const std::stop_token& stop) const = 0;
   using AnyEngine::encode;
 
-  /// Makes the host of its sessions. A function of its own, so that a program without sessions
-  /// compiles nothing of them.
-  using HostMaker = std::shared_ptr<SessionHost> (*)(EngineOf&);
-  void set_host_maker(HostMaker make) { make_host_.store(make, std::memory_order_relaxed); }
-  [[nodiscard]] std::shared_ptr<SessionHost> session_host() override {
-    const HostMaker make = make_host_.load(std::memory_order_relaxed);
-    return make != nullptr ? make(*this) : AnyEngine::session_host();
+  /// Makes its inside. A function of its own, so that a program without such additions compiles
+  /// nothing for them.
+  using InsideMaker = std::shared_ptr<EngineInside> (*)(EngineOf&);
+  void set_inside_maker(InsideMaker make) { make_inside_.store(make, std::memory_order_relaxed); }
+  [[nodiscard]] std::shared_ptr<EngineInside> inside() override {
+    const InsideMaker make = make_inside_.load(std::memory_order_relaxed);
+    return make != nullptr ? make(*this) : nullptr;
   }
 
  private:
-  std::atomic<HostMaker> make_host_{nullptr};
+  std::atomic<InsideMaker> make_inside_{nullptr};
 };
 
 }  // namespace nanovllm
@@ -191,33 +169,12 @@ class EngineOf : public AnyEngine {
 
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/text/tokenizer.hpp"
-#include "nanovllm/with/sessions/session_host.hpp"
 
 namespace nanovllm {
 
 NANOVLLM_INLINE std::vector<Output> AnyEngine::generate_each(std::span<const Prompt>,
                                                              std::span<const SamplingParams>) {
   throw Error("this engine serves requests that are submitted, and has no 'generate'");
-}
-
-NANOVLLM_INLINE std::shared_ptr<SessionHost> AnyEngine::session_host() {
-  throw Error("this engine has no sessions");
-}
-
-NANOVLLM_INLINE Session AnyEngine::session() { return Session::open(session_host()); }
-
-NANOVLLM_INLINE Session AnyEngine::load_session(const std::filesystem::path& path) {
-  return Session::load(session_host(), path);
-}
-
-NANOVLLM_INLINE void AnyEngine::save_cache(const std::filesystem::path& directory) {
-  const auto host = session_host();
-  host->store->save_cache(directory, host->identity);
-}
-
-NANOVLLM_INLINE std::int32_t AnyEngine::load_cache(const std::filesystem::path& directory) {
-  const auto host = session_host();
-  return host->store->load_cache(directory, host->identity, host->layout);
 }
 
 NANOVLLM_INLINE const Tokenizer& AnyEngine::tokenizer() const {

@@ -12,6 +12,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/type_name.hpp"
+#include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/policy_checks.hpp"
 #include "nanovllm/engine/policy_names.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
@@ -27,7 +28,6 @@
 #include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
-#include "nanovllm/with/sessions/kv_identity.hpp"
 #include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {

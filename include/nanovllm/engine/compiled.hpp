@@ -89,8 +89,7 @@ inline constexpr bool kIsWhole = requires {
   sizeof(T);
 };
 
-/// `make` makes an engine, and `make_host` the host of its sessions. engine/engine_body.hpp defines
-/// it.
+/// `make` makes an engine, and `make_inside` its inside. engine/engine_body.hpp defines it.
 template <class Model, class Policy>
 struct BodyMaker;
 
@@ -129,12 +128,12 @@ template <class Model, class Policy, class... Arguments>
   }
 }
 
-/// Has sessions compiled for `engine`, which is of this model and policy, or linked.
+/// Has the inside of `engine`, which is of this model and policy, compiled or linked.
 template <class Model, class Policy>
-void add_sessions(EngineOf<ConfigOf<Model>>& engine) {
+void open_inside(EngineOf<ConfigOf<Model>>& engine) {
   if constexpr (!is_compiled<Model, Policy>()) {
     if constexpr (has_bodies<Model, Policy>())
-      engine.set_host_maker(&BodyMaker<Model, Policy>::make_host);
+      engine.set_inside_maker(&BodyMaker<Model, Policy>::make_inside);
   }
 }
 

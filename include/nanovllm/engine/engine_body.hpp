@@ -14,24 +14,70 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/counters.hpp"
-#include "nanovllm/engine/describe_policy.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/engine_inside.hpp"
+#include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/request/batch_generate.hpp"
 #include "nanovllm/engine/request/event_queue.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/inbox.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend.hpp"
-#include "nanovllm/with/sessions/conversations.hpp"
-#include "nanovllm/with/sessions/session_kv.hpp"
+#include "nanovllm/ops/elements.hpp"
+#include "nanovllm/parallel/communicator.hpp"
 
 namespace nanovllm {
+
+namespace detail {
+
+/// One line where all elements are the same, else three.
+template <class E>
+[[nodiscard]] std::string describe_elements() {
+  const auto weight = weight_format_name<typename E::Weight>();
+  const auto activation = name(kDType<typename E::Activation>);
+  const auto kv = kv_format_name<typename E::KvElement>();
+  if (weight == activation && weight == kv) return concat("Element        ", weight);
+  return concat("Weight         ", weight, "\nActivation     ", activation, "\nKvElement      ",
+                kv);
+}
+
+}  // namespace detail
+
+/// The slots of `Policy` as they are in force, one a line.
+template <class Policy>
+[[nodiscard]] std::string describe() {
+  using Cache = typename Policy::template PrefixCache<Policy::kv.block_size>;
+  return concat(detail::describe_elements<ElementsOf<Policy>>(),                      //
+                "\nBackend        ", type_name<typename Policy::Backend>(),           //
+                "\nRanks          ", type_name<typename Policy::Ranks>(),             //
+                "\nCommunicator   ", type_name<CommunicatorOf<Policy>>(),             //
+                "\nScheduling     ", type_name<typename Policy::Scheduling>(),        //
+                "\nPreemption     ", type_name<typename Policy::Preemption>(),        //
+                "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),  //
+                "\nLogitsFunctor  ", type_name<typename Policy::LogitsFunctor>(),     //
+                "\nPrefixCache    ", type_name<Cache>(),                              //
+                "\nTiers          ", type_name<typename Policy::Tiers>(),             //
+                "\nkv             block_size = ", Policy::kv.block_size,              //
+                ", prefix_caching = ", Policy::kv.prefix_caching, "\n");
+}
+
+/// What runs its steps, and the slots of its policy.
+template <class Policy>
+[[nodiscard]] std::string describe_engine(const StepRunner& runner, std::int32_t num_kv_blocks) {
+  return concat(runner.describe_backend(), ", ", runner.num_ranks(), " rank(s), ", num_kv_blocks,
+                " KV blocks of ", Policy::kv.block_size, " tokens\n", describe<Policy>(),
+                "Executor       ", runner.executor_name(), "\n");
+}
 
 /// The whole way of a request, from text to text:
 ///
@@ -64,8 +110,14 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
                                     std::span<const SamplingParams> params) override {
     return BatchGenerate(*frontend_, inbox_, on_generate_).run(prompts, params, [this] { step(); });
   }
-  /// What its sessions need of it; EngineOf::HostMaker.
-  [[nodiscard]] std::shared_ptr<SessionHost> make_host();
+  /// See EngineOf::InsideMaker.
+  [[nodiscard]] std::shared_ptr<EngineInside> make_inside() {
+    return inside_.get([this] {
+      return std::make_shared<EngineInsideOf<Core>>(
+          *core_, *frontend_, inbox_, kv_identity<Policy>(model_, core_->runner(), weights_),
+          [this] { step(); });
+    });
+  }
 
   [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const override {
     return frontend_->encode(prompt);
@@ -110,7 +162,7 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
   GenerateCallback on_generate_;
   Inbox inbox_;
   EventQueue events_;
-  Conversations conversations_;
+  InsideOwner inside_;
   std::optional<Frontend> frontend_;
   std::optional<Core> core_;
 };
@@ -134,19 +186,10 @@ EngineBody<Model, Policy>::EngineBody(Config model, std::optional<RandomWeights>
 
 template <class Model, class Policy>
 EngineBody<Model, Policy>::~EngineBody() {
-  conversations_.close();
+  inside_.close();
   core_->shut_down();
   events_.deliver([](const auto&, const std::string&) {});
-  conversations_.wait_for_calls();
-}
-
-template <class Model, class Policy>
-std::shared_ptr<SessionHost> EngineBody<Model, Policy>::make_host() {
-  return conversations_.host([this] {
-    return session_host_on<Blocks>(*core_, *frontend_, inbox_,
-                                   kv_identity<Policy>(model_, core_->runner(), weights_),
-                                   [this] { step(); });
-  });
+  inside_.wait();
 }
 
 template <class Model, class Policy>
@@ -198,8 +241,8 @@ struct detail::BodyMaker {
     return make_engine_body<SharedModel<Model, Policy>, Policy>(ModelTraits<Model>::kShape, model,
                                                                 weights, std::move(config));
   }
-  static std::shared_ptr<SessionHost> make_host(EngineOf<ConfigOf<Model>>& engine) {
-    return static_cast<EngineBody<SharedModel<Model, Policy>, Policy>&>(engine).make_host();
+  static std::shared_ptr<EngineInside> make_inside(EngineOf<ConfigOf<Model>>& engine) {
+    return static_cast<EngineBody<SharedModel<Model, Policy>, Policy>&>(engine).make_inside();
   }
 };
 

@@ -22,6 +22,7 @@
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/request/end_tokens.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
@@ -39,7 +40,6 @@
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/with/any/registry.hpp"
-#include "nanovllm/with/sessions/kv_identity.hpp"
 
 namespace nanovllm {
 

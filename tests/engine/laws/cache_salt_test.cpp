@@ -18,6 +18,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
+#include "nanovllm/with/sessions.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -210,10 +211,10 @@ TEMPLATE_TEST_CASE("the file of a prefix cache keeps its salts", "[laws][cache_s
     TestEngine<TestType> engine(config());
     for (const char* salt : {"alice", ""})
       CHECK(engine.generate(salted(tokens_of(1), salt), greedy()).error == "");
-    engine.save_cache(folder.path);
+    save_cache(engine, folder.path);
   }
   TestEngine<TestType> engine(config());
-  CHECK(engine.load_cache(folder.path) >= 10);
+  CHECK(load_cache(engine, folder.path) >= 10);
   engine.check_invariants();
   for (const std::string& salt : kSalts) {
     CAPTURE(salt);
@@ -225,7 +226,7 @@ TEMPLATE_TEST_CASE("the file of a prefix cache keeps its salts", "[laws][cache_s
 TEMPLATE_TEST_CASE("a conversation keeps the salt of its first prompt", "[laws][cache_salt]",
                    HashPolicy, RadixPolicy) {
   TestEngine<TestType> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   CHECK(session.generate(salted(tokens_of(1), "alice"), greedy()).error == "");
   const auto num_found = [&](const std::vector<TokenId>& tokens, const char* salt) {
     return engine.generate(salted(tokens, salt), greedy(1)).num_cached_tokens;
@@ -255,11 +256,11 @@ TEMPLATE_TEST_CASE("a conversation keeps the salt of its first prompt", "[laws][
   CHECK(num_found(session.tokens(), "bob") >= 32);
   CHECK(num_found(session.tokens(), "alice") == 0);
 
-  Session plain = engine.session();
+  Session plain(engine);
   plain.append(tokens_of(7));
   const Output late = plain.generate(salted(tokens_of(8, 9), "alice"), greedy());
   CHECK_THAT(late.error, Contains("which had none"));
-  Session appended = engine.session();
+  Session appended(engine);
   appended.append(salted(tokens_of(7), "alice"));
   CHECK(appended.generate(tokens_of(8, 9), greedy()).num_cached_tokens == 0);
   CHECK(num_found(appended.tokens(), "alice") >= 32);
@@ -275,13 +276,13 @@ TEMPLATE_TEST_CASE("the file of a conversation keeps its salt", "[laws][cache_sa
   std::vector<TokenId> said;
   {
     TestEngine<TestType> engine(config());
-    Session session = engine.session();
+    Session session(engine);
     CHECK(session.generate(salted(tokens_of(1), "alice"), greedy()).error == "");
     session.save(path);
     said = session.tokens();
   }
   TestEngine<TestType> engine(config());
-  Session session = engine.load_session(path);
+  Session session = Session::load(engine, path);
   CHECK(session.tokens() == said);
   for (const char* salt : {"", "bob", "alice"}) {
     CAPTURE(salt);
@@ -297,15 +298,15 @@ TEST_CASE("a file's salt that is none is refused", "[cache_salt]") {
   const Folder folder;
   fs::create_directories(folder.path);
   TestEngine<HashPolicy> engine(config());
-  engine.session().save(folder.path / "good");
+  Session(engine).save(folder.path / "good");
   SectionReader good(folder.path / "good", kKvFormat);
   Json header = parse_json(good.read_text("the header"), "the header");
   header["cache_salt"] = "alice";
   SectionWriter bad(folder.path / "bad", kKvFormat);
   bad.write(header.dump());
   bad.finish();
-  CHECK_THROWS_AS(engine.load_session(folder.path / "bad"), LoadError);
-  CHECK_THROWS_WITH(engine.load_session(folder.path / "bad"),
+  CHECK_THROWS_AS(Session::load(engine, folder.path / "bad"), LoadError);
+  CHECK_THROWS_WITH(Session::load(engine, folder.path / "bad"),
                     Contains("expected a cache_salt of 64 hexadecimal digits, got \"alice\""));
 }
 

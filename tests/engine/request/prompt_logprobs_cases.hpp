@@ -16,6 +16,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/with/sessions.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -218,7 +219,7 @@ TEST_CASE("a turn of a session has the log-probabilities of all its prompt",
   if (!backend_present()) return;
   PromptEngine engine(prompt_config());
   SamplingParams params{.temperature = 0.f, .max_tokens = 9, .ignore_eos = true};
-  auto session = engine.session();
+  Session session(engine);
   CHECK(session.generate(random_prompt(6, 30, 4000), params).error == "");
   params.prompt_logprobs = 2;
   std::vector<TokenId> whole = session.tokens();

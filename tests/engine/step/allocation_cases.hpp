@@ -18,6 +18,7 @@
 #include "failing_new.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
+#include "nanovllm/with/sessions.hpp"
 
 namespace nanovllm::test {
 
@@ -126,7 +127,7 @@ template <class Engine>
 class FaultyRun {
  public:
   FaultyRun(Engine& engine, const Kind& kind) : engine_(engine), kind_(kind) {
-    if (kind.is_session) session_.emplace(engine.session());
+    if (kind.is_session) session_.emplace(engine);
     ends_.resize(kind.prompts.size());
   }
 

@@ -13,6 +13,7 @@
 #include "memory_checkpoint.hpp"
 #include "nanovllm/full_policy.hpp"
 #include "nanovllm/with/any/all_models.hpp"
+#include "nanovllm/with/sessions.hpp"
 #include "with/gpt2/parity/gpt2_checkpoint.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 
@@ -60,11 +61,11 @@ TEST_CASE("the engine of a checkpoint is that of its model", "[registry]") {
   CHECK(gpt2->vocab_size() == 3072);
 
   // It has sessions, as the engine of a named model.
-  Session session = gpt2->session();
+  Session session(*gpt2);
   CHECK(session.generate(prompt, kGreedy).token_ids == by_gpt2);
   const nanovllm_test::TempDirectory directory;
   session.save(directory.path() / "session");
-  CHECK(gpt2->load_session(directory.path() / "session").tokens() == session.tokens());
+  CHECK(Session::load(*gpt2, directory.path() / "session").tokens() == session.tokens());
 }
 
 TEST_CASE("an engine without a type takes what one with a type takes", "[registry]") {

@@ -11,6 +11,7 @@
 #include "engine/models.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/pooling/reranker.hpp"
+#include "nanovllm/with/sessions.hpp"
 #include "with/pooling/embedding_oracle.hpp"
 
 using namespace nanovllm;
@@ -95,7 +96,7 @@ TEST_CASE("tokens are added to texts, and not to conversations and later turns",
   CHECK(engine.encode("Once").back() == end);
   CHECK(engine.encode(once) == once);
   CHECK(engine.encode(std::vector<ChatMessage>{{"user", "Once"}}).back() != end);
-  auto session = engine.session();
+  Session session(engine);
   const SamplingParams one{.max_tokens = 1, .ignore_eos = true};
   CHECK(session.generate("Once", one).num_prompt_tokens == std::ssize(once) + 1);
   const auto num_before = std::ssize(session.tokens());

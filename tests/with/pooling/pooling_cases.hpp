@@ -21,6 +21,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
+#include "nanovllm/with/sessions.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -216,7 +217,7 @@ TEST_CASE("a turn of a session may be pooled, and the next goes on behind it", "
     PoolingEngine engine(pooling_config(overlap));
     const SamplingParams vector = pooled(std::make_shared<LastTokenPooler>());
     const SamplingParams text{.temperature = 0.f, .max_tokens = 8, .ignore_eos = true};
-    auto session = engine.session();
+    Session session(engine);
     CHECK(session.generate(random_prompt(6, 20, 4000), text).error == "");
     std::vector<TokenId> all = session.tokens();
     const auto both = [&](std::size_t length, const SamplingParams& params) {

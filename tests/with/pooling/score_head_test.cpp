@@ -13,6 +13,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/with/sessions.hpp"
 #include "with/pooling/headless_models.hpp"
 
 using namespace nanovllm;
@@ -94,7 +95,7 @@ TEST_CASE("an untied checkpoint that was saved without a head embeds and does no
     CHECK(outputs[0].error == kNoText);
     CHECK_THROWS_WITH(score(engine, "Who?", {"He."}, {.yes = 1, .no = 2}),
                       Contains("score: document 0: ") && Contains(kNoText));
-    Session session = engine.session();
+    Session session(engine);
     CHECK(session.generate("Once").error == kNoText);
     CHECK_THROWS_WITH(classify(engine, {Prompt(kTokens)}), Contains("has no score head"));
     CHECK(embed(engine, kTokens) == expected);  // others are served

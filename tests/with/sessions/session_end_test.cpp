@@ -12,6 +12,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/with/sessions.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -61,7 +62,7 @@ TEST_CASE("an engine goes while its sessions are used, and waits for them", "[se
     std::atomic<int> num_begun = 0, num_left = 0;
     std::vector<std::thread> threads;
     for (std::uint64_t i = 0; i < 3; ++i) {
-      threads.emplace_back([&, i, session = engine->session()]() mutable {
+      threads.emplace_back([&, i, session = Session(*engine)]() mutable {
         use(std::move(session), i, num_begun);
         ++num_left;
       });
@@ -84,7 +85,7 @@ TEST_CASE("the first sessions of an engine may be opened by several threads at o
     for (auto& session : sessions) {
       threads.emplace_back([&] {
         for (++num_ready; num_ready < std::ssize(sessions);) std::this_thread::yield();
-        session.emplace(engine.session());
+        session.emplace(engine);
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -100,7 +101,7 @@ TEST_CASE("the first sessions of an engine may be opened by several threads at o
 
 TEST_CASE("a turn on another thread is aborted when the engine goes", "[session][threads]") {
   std::optional<TestEngine> engine(config(GENERATE(false, true)));
-  Session session = engine->session();
+  Session session(*engine);
   std::atomic<bool> has_begun = false;
   Output output;
   std::thread thread([&] {

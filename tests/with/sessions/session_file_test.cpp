@@ -15,6 +15,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
+#include "nanovllm/with/sessions.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -101,10 +102,10 @@ TEST_CASE("files of conversations and of prefix caches have mode 0600", "[sessio
   const Folder folder;
   const mode_t before = ::umask(0);
   TestEngine<HashPolicy> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   session.generate(tokens_of(1, 37), sampled());
   session.save(folder.path / "session");
-  engine.save_cache(folder.path / "cache");
+  save_cache(engine, folder.path / "cache");
   ::umask(before);
   CHECK(fs::status(folder.path / "session").permissions() == fs::perms(0600));
   CHECK(fs::status(folder.path / "cache" / "prefix_cache.kv").permissions() == fs::perms(0600));
@@ -118,7 +119,7 @@ TEMPLATE_TEST_CASE("a session goes on to the bit as if it had not been saved", "
   EngineConfig c = config();
   c.overlap = GENERATE(false, true);
   TestEngine<TestType> engine(c);
-  Session session = engine.session();
+  Session session(engine);
   session.generate(tokens_of(1, 37), sampled());
   session.save(path);
   CHECK(folder.num_files() == 1);
@@ -126,7 +127,7 @@ TEMPLATE_TEST_CASE("a session goes on to the bit as if it had not been saved", "
   const Output expected = session.generate(tokens_of(2, 7), sampled());
 
   TestEngine<TestType> other(c);
-  Session loaded = other.load_session(path);
+  Session loaded = Session::load(other, path);
   CHECK(loaded.tokens() == tokens);
   CHECK(other.stats().num_session_blocks == 3);
   other.check_invariants();
@@ -138,13 +139,13 @@ TEMPLATE_TEST_CASE("a session goes on to the bit as if it had not been saved", "
   other.check_invariants();
 
   // Beside the one that it was saved from, more than once, and where there is no room.
-  Session again = engine.load_session(path), and_again = engine.load_session(path);
+  Session again = Session::load(engine, path), and_again = Session::load(engine, path);
   CHECK(bits_of(and_again.generate(tokens_of(2, 7), sampled())) == bits_of(expected));
   CHECK(bits_of(again.generate(tokens_of(2, 7), sampled())) == bits_of(expected));
   engine.check_invariants();
   c.session_blocks = GENERATE(0, 2);
   TestEngine<TestType> small(c);
-  Session cut = small.load_session(path);
+  Session cut = Session::load(small, path);
   CHECK(small.stats().num_session_blocks == *c.session_blocks);
   CHECK(cut.generate(tokens_of(2, 7), sampled()).token_ids == expected.token_ids);
   small.check_invariants();
@@ -152,7 +153,7 @@ TEMPLATE_TEST_CASE("a session goes on to the bit as if it had not been saved", "
 
 TEST_CASE("goes on with a saved session, as another process", "[.child]") {
   TestEngine<HashPolicy> engine(config());
-  Session session = engine.load_session(std::getenv("NANOVLLM_TEST_SESSION"));
+  Session session = Session::load(engine, std::getenv("NANOVLLM_TEST_SESSION"));
   put(std::getenv("NANOVLLM_TEST_RESULT"), bits_of(session.generate(tokens_of(2, 7), sampled())));
 }
 
@@ -160,7 +161,7 @@ TEST_CASE("a session goes on in another process", "[session_file]") {
   const Folder folder;
   const fs::path path = folder.path / "session", result = folder.path / "result";
   TestEngine<HashPolicy> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   session.generate(tokens_of(1, 37), sampled());
   session.save(path);
   const std::string program = fs::read_symlink("/proc/self/exe").string();
@@ -175,7 +176,7 @@ TEST_CASE("neither block size nor ranks are part of a session's file", "[session
   const Folder folder;
   const fs::path path = folder.path / "session";
   TestEngine<HashPolicy> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   session.generate(tokens_of(1, 37), sampled());
   session.save(path);
   const Output expected = session.generate(tokens_of(2, 7), sampled());
@@ -183,7 +184,7 @@ TEST_CASE("neither block size nor ranks are part of a session's file", "[session
   EngineConfig c = config();
   c.tensor_parallel = 2;
   TestEngine<HashPolicy> two_ranks(c);
-  Session small = blocks_of_five.load_session(path), halves = two_ranks.load_session(path);
+  Session small = Session::load(blocks_of_five, path), halves = Session::load(two_ranks, path);
   for (const Output& output :
        {small.generate(tokens_of(2, 7), sampled()), halves.generate(tokens_of(2, 7), sampled())}) {
     CHECK(output.token_ids == expected.token_ids);
@@ -192,7 +193,7 @@ TEST_CASE("neither block size nor ranks are part of a session's file", "[session
       CHECK(output.logprobs[i].logprob == Approx(expected.logprobs[i].logprob).margin(1e-4));
   }
   // And back: two ranks' shares come together.
-  halves = two_ranks.load_session(path);
+  halves = Session::load(two_ranks, path);
   halves.save(folder.path / "again");
   CHECK(content_of(folder.path / "again") == content_of(path));
 }
@@ -201,22 +202,22 @@ TEST_CASE("messages are saved, and conversations without blocks", "[session_file
   const Folder folder;
   const fs::path path = folder.path / "session";
   TestEngine<RadixPolicy> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   const std::vector<ChatMessage> hello{{"user", "Hello \"you\"\n"}};
   session.generate(hello, sampled());
   session.save(path);
-  Session loaded = engine.load_session(path);
+  Session loaded = Session::load(engine, path);
   REQUIRE(loaded.messages().size() == 2);
   CHECK(loaded.messages()[0].fields().dump() == hello[0].fields().dump());
   CHECK(bits_of(loaded.generate(hello, sampled())) == bits_of(session.generate(hello, sampled())));
 
-  const Session empty = engine.session();
+  const Session empty(engine);
   empty.save(path);
-  CHECK(engine.load_session(path).tokens().empty());
-  Session appended = engine.session();
+  CHECK(Session::load(engine, path).tokens().empty());
+  Session appended(engine);
   appended.append(tokens_of(1, 20));
   appended.save(path);
-  CHECK(engine.load_session(path).tokens() == tokens_of(1, 20));
+  CHECK(Session::load(engine, path).tokens() == tokens_of(1, 20));
 }
 
 TEST_CASE("defect: a conversation that filled the context is saved and not loaded",
@@ -226,12 +227,12 @@ TEST_CASE("defect: a conversation that filled the context is saved and not loade
   EngineConfig c = config();
   c.max_model_len = 64;
   TestEngine<HashPolicy> engine(c);
-  Session session = engine.session();
+  Session session(engine);
   const Output output = session.generate(tokens_of(1, 40), sampled(100));
   REQUIRE(output.finish_reason == FinishReason::length);
   REQUIRE(session.tokens().size() == 64);
   session.save(file);
-  Session loaded = engine.load_session(file);
+  Session loaded = Session::load(engine, file);
   CHECK(loaded.tokens() == session.tokens());
   for (Session* full : {&session, &loaded}) {  // neither has room for one more
     const Output more = full->generate(std::vector<TokenId>{}, sampled(1));
@@ -241,13 +242,13 @@ TEST_CASE("defect: a conversation that filled the context is saved and not loade
   // Another engine has room, or not enough.
   c.max_model_len = 65;
   TestEngine<HashPolicy> larger(c);
-  Session goes_on = larger.load_session(file);
+  Session goes_on = Session::load(larger, file);
   const Output last = goes_on.generate(std::vector<TokenId>{}, sampled(5));
   CHECK(last.finish_reason == FinishReason::length);
   CHECK(last.num_cached_tokens == 63);
   c.max_model_len = 63;
   TestEngine<HashPolicy> smaller(c);
-  CHECK_THROWS_WITH(smaller.load_session(file),
+  CHECK_THROWS_WITH(Session::load(smaller, file),
                     Catch::Matchers::Contains("the conversation has 64 tokens, but at most 63"));
   CHECK(smaller.stats().num_session_blocks == 0);
 }
@@ -256,14 +257,14 @@ TEST_CASE("a file that is altered or cut off anywhere changes nothing", "[sessio
   const Folder folder;
   const fs::path path = folder.path / "session", bad = folder.path / "bad";
   TestEngine<HashPolicy> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   session.generate(tokens_of(1, 37), sampled());
   session.save(path);
   const std::string whole = content_of(path);
   const std::int64_t num_held = engine.stats().num_session_blocks;
   const auto refuses = [&](const std::string& content) {
     put(bad, content);
-    return fault_of([&] { static_cast<void>(engine.load_session(bad)); })
+    return fault_of([&] { static_cast<void>(Session::load(engine, bad)); })
         .starts_with(concat("'", bad.string(), "': "));
   };
   const std::size_t step = whole.size() / 300;
@@ -278,7 +279,7 @@ TEST_CASE("a file that is altered or cut off anywhere changes nothing", "[sessio
   CHECK(refuses(whole + '\0'));
   CHECK(engine.stats().num_session_blocks == num_held);
   engine.check_invariants();
-  CHECK_THROWS_AS(engine.load_session(folder.path / "none"), LoadError);
+  CHECK_THROWS_AS(Session::load(engine, folder.path / "none"), LoadError);
 }
 
 TEST_CASE("a file of another model, checkpoint, type, version or kind is refused by name",
@@ -286,13 +287,13 @@ TEST_CASE("a file of another model, checkpoint, type, version or kind is refused
   const Folder folder;
   const fs::path path = folder.path / "session", model = folder.path / "model";
   TestEngine<HashPolicy> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   session.generate(tokens_of(1, 37), sampled());
   session.save(path);
-  engine.save_cache(folder.path);
+  save_cache(engine, folder.path);
   const std::string of = concat("'", path.string(), "' is of another model: ");
   const auto fault = [&](auto& other) {
-    return fault_of([&] { static_cast<void>(other.load_session(path)); });
+    return fault_of([&] { static_cast<void>(Session::load(other, path)); });
   };
 
   TestEngine<HalfKvPolicy> half(config());
@@ -329,14 +330,14 @@ TEST_CASE("a file of another model, checkpoint, type, version or kind is refused
   CHECK(fault(engine) == concat("'", path.string(), "': expected version 1, got 2"));
   const fs::path cache = folder.path / "prefix_cache.kv";
   CHECK(
-      fault_of([&] { static_cast<void>(engine.load_session(cache)); }) ==
+      fault_of([&] { static_cast<void>(Session::load(engine, cache)); }) ==
       concat("'", cache.string(), "': expected the file of a session, got that of a prefix cache"));
 }
 
 TEST_CASE("a file that cannot be written leaves the one that was there", "[session_file]") {
   const Folder folder;
   TestEngine<HashPolicy> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   session.generate(tokens_of(1, 20), sampled());
   CHECK_THROWS_WITH(session.save(folder.path / "no" / "folder"),
                     Catch::Matchers::StartsWith("cannot write '"));
@@ -363,9 +364,9 @@ TEMPLATE_TEST_CASE("a prefix cache is found again as it was", "[session_file]", 
   }
   engine.submit(tokens_of(1, 60), sampled(30));  // a step may be under way
   for (int i = 0; i < 3; ++i) engine.step();
-  engine.save_cache(folder.path / "cache");
+  save_cache(engine, folder.path / "cache");
   TestEngine<TestType> other(c);
-  const std::int32_t num_blocks = other.load_cache(folder.path / "cache");
+  const std::int32_t num_blocks = load_cache(other, folder.path / "cache");
   CHECK(num_blocks >= 6);
   CHECK(other.stats().num_free_kv_blocks == 64);
   other.check_invariants();
@@ -381,7 +382,7 @@ TEMPLATE_TEST_CASE("a prefix cache is found again as it was", "[session_file]", 
     CHECK(output.num_cached_tokens >= 16);
   }
   other.check_invariants();
-  CHECK(other.load_cache(folder.path / "cache") == num_blocks);  // it had all of it
+  CHECK(load_cache(other, folder.path / "cache") == num_blocks);  // it had all of it
   other.check_invariants();
 }
 
@@ -390,14 +391,14 @@ TEST_CASE("a prefix cache's file is refused where it does not fit", "[session_fi
   const fs::path path = folder.path / "prefix_cache.kv";
   TestEngine<RadixPolicy> engine(config());
   engine.generate(tokens_of(1, 40), sampled());
-  engine.save_cache(folder.path);
+  save_cache(engine, folder.path);
   TestEngine<SmallBlocksPolicy> small(config());
-  CHECK(fault_of([&] { small.load_cache(folder.path); }) ==
+  CHECK(fault_of([&] { load_cache(small, folder.path); }) ==
         concat("'", path.string(), "': expected blocks of 5 tokens, got 16"));
   TestEngine<UncachedPolicy> uncached(config());
-  CHECK_THROWS_WITH(uncached.load_cache(folder.path),
+  CHECK_THROWS_WITH(load_cache(uncached, folder.path),
                     "load_cache: the engine has no prefix cache, or prefix_caching is off");
-  CHECK_THROWS_WITH(uncached.save_cache(folder.path),
+  CHECK_THROWS_WITH(save_cache(uncached, folder.path),
                     "save_cache: the policy's prefix cache keeps nothing, or has no entries()");
   const std::string whole = content_of(path);
   TestEngine<RadixPolicy> other(config());
@@ -406,9 +407,9 @@ TEST_CASE("a prefix cache's file is refused where it does not fit", "[session_fi
     altered[at] = static_cast<char>(altered[at] ^ 16);
     put(path, altered);
     CAPTURE(at);
-    CHECK(fault_of([&] { other.load_cache(folder.path); }) != "none");
+    CHECK(fault_of([&] { load_cache(other, folder.path); }) != "none");
     put(path, whole.substr(0, at));
-    CHECK(fault_of([&] { other.load_cache(folder.path); }) != "none");
+    CHECK(fault_of([&] { load_cache(other, folder.path); }) != "none");
   }
   CHECK(other.generate(tokens_of(1, 40), sampled()).num_cached_tokens == 0);
   other.check_invariants();

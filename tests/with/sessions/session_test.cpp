@@ -14,6 +14,7 @@
 #include "engine/models.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
+#include "nanovllm/with/sessions.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -96,7 +97,7 @@ TEMPLATE_TEST_CASE("a turn is what the whole conversation gives, and computes wh
   EngineConfig plain_config = config();
   plain_config.prefix_caching = false;
   TestEngine<UncachedPolicy> plain(plain_config);
-  Session session = engine.session();
+  Session session(engine);
   std::vector<TokenId> all;
   std::int64_t num_new = 0;
   std::uint64_t seed = 0;
@@ -122,7 +123,7 @@ TEMPLATE_TEST_CASE("a turn is what the whole conversation gives, and computes wh
 
 TEST_CASE("what a stop cut off is not part of the conversation", "[session]") {
   TestEngine<HashPolicy> engine(config(GENERATE(false, true)));
-  Session session = engine.session();
+  Session session(engine);
   const auto& tokenizer = engine.tokenizer();
   const std::string text = "Once upon a time there was a";
   const std::vector<TokenId> prompt = tokenizer.encode(text);
@@ -166,7 +167,7 @@ TEST_CASE("what a stop cut off is not part of the conversation", "[session]") {
 TEST_CASE("a conversation of messages is rendered as a whole", "[session]") {
   TestEngine<RadixPolicy> engine(config());
   TestEngine<RadixPolicy> plain(config());
-  Session session = engine.session();
+  Session session(engine);
   std::vector<ChatMessage> history{{"system", "You tell tales."}};
   session.append(history);
   for (const char* question : {"Who are you?", "And then?", "Why?"}) {
@@ -191,7 +192,7 @@ TEST_CASE("a conversation of messages is rendered as a whole", "[session]") {
 TEMPLATE_TEST_CASE("a fork shares the blocks and goes its own way", "[session]", HashPolicy,
                    RadixPolicy, UncachedPolicy) {
   TestEngine<TestType> engine(config(GENERATE(false, true)));
-  Session first = engine.session();
+  Session first(engine);
   first.generate(tokens_of(1, 37), sampled());
   const std::vector<TokenId> before = first.tokens();
   const std::int64_t num_held = engine.stats().num_session_blocks;
@@ -222,7 +223,7 @@ TEMPLATE_TEST_CASE("a fork shares the blocks and goes its own way", "[session]",
 TEMPLATE_TEST_CASE("a turn that is aborted, fails or is refused leaves the session as it was",
                    "[session]", HashPolicy, RadixPolicy, UncachedPolicy) {
   TestEngine<TestType> engine(config(GENERATE(false, true)));
-  Session session = engine.session();
+  Session session(engine);
   session.generate(tokens_of(1, 37), sampled());
   const std::vector<TokenId> before = session.tokens();
   FinishReason expected = FinishReason::error;
@@ -280,7 +281,7 @@ TEMPLATE_TEST_CASE("sessions never keep requests from being served", "[session]"
   c.session_blocks = GENERATE(10, 5, 2, 0);
   TestEngine<TestType> engine(c);
   TestEngine<UncachedPolicy> plain(config());
-  Session a = engine.session(), b = engine.session();
+  Session a(engine), b(engine);
   std::vector<TokenId> of_a, of_b;
   for (std::uint64_t i = 0; i < 4; ++i) {
     for (auto [session, tokens] : {std::pair(&a, &of_a), std::pair(&b, &of_b)}) {
@@ -303,7 +304,7 @@ TEST_CASE("a beam search that waits for places takes no blocks from sessions", "
   EngineConfig c = config(GENERATE(false, true));
   c.max_num_seqs = 2;
   TestEngine<RadixPolicy> engine(c);
-  Session session = engine.session();
+  Session session(engine);
   session.generate(tokens_of(1, 50), sampled());
   const std::int64_t num_held = engine.stats().num_session_blocks;
   REQUIRE(num_held == 4);
@@ -322,7 +323,7 @@ TEST_CASE("turns of several sessions are served together, and each by its callba
   std::vector<Session> sessions;
   std::vector<std::vector<TokenId>> expected(4);
   for (std::uint64_t i = 0; i < 4; ++i) {
-    sessions.push_back(engine.session());
+    sessions.emplace_back(engine);
     for (int turn = 0; turn < 3; ++turn) {
       expected[i] = with(expected[i], tokens_of(i, 7 + static_cast<std::size_t>(turn)));
       expected[i] = with(expected[i], plain.generate(expected[i], sampled()).token_ids);
@@ -354,7 +355,7 @@ TEST_CASE("defect: a turn throws what Engine::generate puts into the output", "[
     [[nodiscard]] int vocab_size() const override { return 64; }
   };
   TestEngine<HashPolicy> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   const std::vector<TokenId> before = tokens_of(1, 20);
   session.append(before);
   SamplingParams params = sampled();
@@ -380,7 +381,7 @@ TEST_CASE("sessions may be used by a thread each", "[session]") {
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < 3; ++i) {
       threads.emplace_back([&, i] {
-        Session session = engine.session();
+        Session session(engine);
         for (std::uint64_t turn = 0; turn < 3; ++turn)
           session.generate(tokens_of(i, 10 + turn), sampled());
         const Session fork = session.fork();
@@ -406,7 +407,7 @@ TEST_CASE("a session that goes in its turn aborts it", "[session]") {
   const int num_steps = GENERATE(0, 1, 3);
   Output output;
   {
-    Session session = engine.session();
+    Session session(engine);
     session.generate(tokens_of(1, 37), sampled());
     session.submit(tokens_of(2, 5), sampled(50), [&](const TokenEvent& event) {
       if (event.output != nullptr) output = *event.output;
@@ -421,7 +422,7 @@ TEST_CASE("a session that goes in its turn aborts it", "[session]") {
 
 TEST_CASE("a session without its engine says so", "[session]") {
   std::optional<TestEngine<HashPolicy>> engine(config());
-  Session session = engine->session();
+  Session session(*engine);
   session.generate(tokens_of(1, 20), sampled());
   const std::vector<TokenId> tokens = session.tokens();
   FinishReason reason = FinishReason::none;

@@ -8,6 +8,7 @@
 
 #include "cuda/gpu_test.cuh"
 #include "engine/models.hpp"
+#include "nanovllm/with/sessions.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -54,7 +55,7 @@ void check_equal(const Output& output, const Output& expected) {
 TEST_CASE("a session computes what is new, and its fork goes its own way", "[session][gpu]") {
   if (!has_gpu()) return;
   Engine<AnyModel, UncachedPolicy> engine(config(GENERATE(false, true)));
-  Session session = engine.session();
+  Session session(engine);
   session.generate(tokens_of(1, 37), greedy());
   const std::vector<TokenId> before = session.tokens();
   REQUIRE(before.size() == 46);
@@ -84,12 +85,12 @@ TEST_CASE("a session and a prefix cache go on to the bit after a file", "[sessio
   EngineConfig uncached = config();
   uncached.prefix_caching = false;
   Engine<AnyModel, SmallBlocks> engine(uncached);
-  Session session = engine.session();
+  Session session(engine);
   session.generate(tokens_of(1, 37), greedy());
   session.save(folder / "session");
   const Output expected = session.generate(tokens_of(2, 7), greedy());
   session.clear();
-  Session loaded = engine.load_session(folder / "session");
+  Session loaded = Session::load(engine, folder / "session");
   const Output output = loaded.generate(tokens_of(2, 7), greedy());
   CHECK(output.num_cached_tokens == 45);
   check_equal(output, expected);
@@ -98,12 +99,12 @@ TEST_CASE("a session and a prefix cache go on to the bit after a file", "[sessio
   {
     Engine<AnyModel, SmallBlocks> cached(config());
     cached.generate(tokens_of(1, 37), greedy());
-    cached.save_cache(folder);
+    save_cache(cached, folder);
   }
   Engine<AnyModel, SmallBlocks> other(config());
-  CHECK(other.load_cache(folder) >= 2);
+  CHECK(load_cache(other, folder) >= 2);
   CHECK(other.generate(tokens_of(1, 37), greedy()).num_cached_tokens == 32);
-  Session in_other = other.load_session(folder / "session");
+  Session in_other = Session::load(other, folder / "session");
   const Output there = in_other.generate(tokens_of(2, 7), greedy());
   CHECK(there.num_cached_tokens == 45);
   CHECK(there.token_ids == expected.token_ids);

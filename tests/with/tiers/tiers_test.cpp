@@ -12,6 +12,7 @@
 #include "engine/models.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
+#include "nanovllm/with/sessions.hpp"
 #include "nanovllm/with/tiers/disk_tier.hpp"
 #include "nanovllm/with/tiers/host_tier.hpp"
 
@@ -195,17 +196,17 @@ TEST_CASE("a conversation and the prefix cache are saved and loaded without tier
   std::vector<TokenId> expected;
   {
     Engine<AnyModel, DevicePolicy> engine(config());
-    Session session = engine.session();
+    Session session(engine);
     static_cast<void>(session.generate(prompt, greedy));
     fs::create_directories(folder.path);
     session.save(folder.path / "session.kv");
-    engine.save_cache(folder.path);
+    save_cache(engine, folder.path);
     expected = session.generate(more, greedy).token_ids;
     REQUIRE(expected.size() == 12);
   }
   Engine<AnyModel, DevicePolicy> engine(config());
-  CHECK(engine.load_cache(folder.path) > 0);
-  Session session = engine.load_session(folder.path / "session.kv");
+  CHECK(load_cache(engine, folder.path) > 0);
+  Session session = Session::load(engine, folder.path / "session.kv");
   const Output output = session.generate(more, greedy);
   CHECK(output.token_ids == expected);
   CHECK(output.num_cached_tokens > 30);

@@ -82,11 +82,11 @@ class Frontend {
   std::shared_ptr<Request> submit(const Prompt& prompt, const SamplingParams& params,
                                   TokenCallback callback);
 
-  /// The same for the turn of a session.
-  /// @param held  a held sequence that the request continues, and which gets its blocks at the end.
-  std::shared_ptr<Request> submit_turn(std::vector<TokenId> prompt, const CacheSalt& salt,
-                                       const SamplingParams& params, TokenCallback callback,
-                                       std::shared_ptr<Sequence> held);
+  /// The same for tokens that continue others.
+  /// @param continues  see Sequence::continues.
+  std::shared_ptr<Request> submit(std::vector<TokenId> prompt, const CacheSalt& salt,
+                                  const SamplingParams& params, TokenCallback callback,
+                                  std::shared_ptr<Sequence> continues);
 
   /// Of `prompt.cache_salt`. Throws RequestError if that is too long.
   [[nodiscard]] static CacheSalt salt_of(const Prompt& prompt);
@@ -100,8 +100,9 @@ class Frontend {
   /// Throws RequestError unless `tokens` may be a prompt.
   void check_prompt(const std::vector<TokenId>& tokens) const;
 
-  /// Throws RequestError unless `tokens` may be what a prompt and its answer were.
-  void check_conversation(const std::vector<TokenId>& tokens) const;
+  /// Throws RequestError unless all are tokens of the model.
+  /// @param where  they are, for the error.
+  void check_tokens(const std::vector<TokenId>& tokens, const char* where) const;
 
  private:
   /// The most tokens of a prompt: one generated token must fit after them.
@@ -123,8 +124,6 @@ class Frontend {
       const std::vector<std::string>& words) const;
 
   void check_length(std::int64_t count) const;
-
-  void check_tokens(const std::vector<TokenId>& tokens, const char* where) const;
 
   /// Throws RequestError unless the samplers can list the candidates of a beam search.
   void check_beams(const SequenceTerms& terms, std::size_t num_prompt_tokens) const;
@@ -203,13 +202,13 @@ NANOVLLM_INLINE std::shared_ptr<Request> Frontend::submit(const Prompt& prompt,
   return queue(encode(prompt), salt, params, std::move(callback), nullptr);
 }
 
-NANOVLLM_INLINE std::shared_ptr<Request> Frontend::submit_turn(std::vector<TokenId> prompt,
-                                                               const CacheSalt& salt,
-                                                               const SamplingParams& params,
-                                                               TokenCallback callback,
-                                                               std::shared_ptr<Sequence> held) {
+NANOVLLM_INLINE std::shared_ptr<Request> Frontend::submit(std::vector<TokenId> prompt,
+                                                          const CacheSalt& salt,
+                                                          const SamplingParams& params,
+                                                          TokenCallback callback,
+                                                          std::shared_ptr<Sequence> continues) {
   check_params(params);
-  return queue(std::move(prompt), salt, params, std::move(callback), std::move(held));
+  return queue(std::move(prompt), salt, params, std::move(callback), std::move(continues));
 }
 
 NANOVLLM_INLINE CacheSalt Frontend::salt_of(const Prompt& prompt) {
@@ -303,17 +302,6 @@ NANOVLLM_INLINE std::vector<std::vector<TokenId>> Frontend::encode_bad_words(
 NANOVLLM_INLINE void Frontend::check_prompt(const std::vector<TokenId>& tokens) const {
   check_length(static_cast<std::int64_t>(tokens.size()));
   check_tokens(tokens, "the prompt");
-}
-
-NANOVLLM_INLINE void Frontend::check_conversation(const std::vector<TokenId>& tokens) const {
-  const auto count = static_cast<std::int64_t>(tokens.size());
-  if (count > rules_.max_total_tokens) {
-    throw ContextLengthError(
-        concat("the conversation has ", count, " tokens, but at most ", rules_.max_total_tokens,
-               " fit (max_model_len ", rules_.max_model_len, ")"),
-        count, rules_.max_total_tokens);
-  }
-  check_tokens(tokens, "the conversation");
 }
 
 NANOVLLM_INLINE void Frontend::check_length(std::int64_t count) const {

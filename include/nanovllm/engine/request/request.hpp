@@ -55,11 +55,11 @@ class Request {
     return sequences_;
   }
 
-  /// Its sequences continue `held`, which it keeps until it is destroyed. To be called before it is
+  /// Its sequences continue `s`, which it keeps until it is destroyed. To be called before it is
   /// submitted.
-  void continue_from(std::shared_ptr<Sequence> held) {
-    for (const auto& sequence : sequences_) sequence->continues = held.get();
-    held_ = std::move(held);
+  void continue_from(std::shared_ptr<Sequence> s) {
+    for (const auto& sequence : sequences_) sequence->continues = s.get();
+    continued_ = std::move(s);
   }
 
   /// With which its prompt is looked for in the prefix cache. To be called before it is submitted.
@@ -140,7 +140,7 @@ class Request {
   const RequestId id_;
   const SequenceTerms terms_;
   const bool has_callback_;
-  std::shared_ptr<Sequence> held_;  // that it continues
+  std::shared_ptr<Sequence> continued_;
   std::vector<std::unique_ptr<RequestSequence>> sequences_;
   std::unique_ptr<BeamGroup> beams_;
   Output output_;

@@ -8,7 +8,6 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/engine/runner/pool_contents.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/kv_format.hpp"
 

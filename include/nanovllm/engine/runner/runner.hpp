@@ -15,7 +15,6 @@
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/engine/runner/pool_access.hpp"
-#include "nanovllm/engine/runner/pool_contents.hpp"
 #include "nanovllm/engine/runner/rank_group.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/engine/runner/start_ranks.hpp"

@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/runner/health.hpp"
-#include "nanovllm/engine/runner/pool_contents.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
@@ -16,6 +18,27 @@
 #include "nanovllm/with/moe/expert_load.hpp"
 
 namespace nanovllm {
+
+/// The pools of all ranks, to be read and written. Every call throws Error where ranks are in other
+/// processes, and ShapeError for a block that is not there.
+class PoolContents {
+ public:
+  PoolContents() = default;
+  PoolContents(const PoolContents&) = delete;
+  PoolContents& operator=(const PoolContents&) = delete;
+  virtual ~PoolContents() = default;
+
+  /// Copies `blocks` out of the device's pools, `[rank][block][layer][K | V][head][slot][head_dim]`
+  /// with each rank's heads: ranks · blocks.size() · KvShape::block_bytes() bytes. No step may be
+  /// under way.
+  virtual void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) = 0;
+  /// The reverse.
+  virtual void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) = 0;
+
+  /// The memory of a block of the host's pools, a piece for each layer of each rank, `[K |
+  /// V][head][slot][head_dim]`. It may be read and written while no step copies the block.
+  [[nodiscard]] virtual std::vector<std::span<std::byte>> host_block(BlockId block) = 0;
+};
 
 /// See `Runner` for what each call does. A virtual call a step costs nothing compared with the
 /// step, and saves a user the compilation of the engine's core for every model, and of the model

@@ -54,7 +54,7 @@ template <class List, class Policy = DefaultPolicy>
       using Backend = typename Slots::Backend;
       if constexpr (runs_on<Model, ElementsOf<Slots>, Backend>()) {
         auto engine = detail::body_of<Model, Slots>(std::move(config));
-        detail::add_sessions<Model, Slots>(*engine);
+        detail::open_inside<Model, Slots>(*engine);
         out = std::move(engine);
       } else {
         detail::refuse_backend(checkpoint, Model::kFamily, type_name<Backend>());

@@ -30,6 +30,9 @@ struct Conversation {
 
   /// Adds what a turn with `params` generated, but for what a stop cut off.
   void add(const Output& output, const SamplingParams& params, const Frontend& frontend);
+
+  /// Throws RequestError unless `tokens` may be what a prompt and its answer were.
+  void check(const Frontend& frontend) const;
 };
 
 }  // namespace nanovllm
@@ -73,22 +76,23 @@ NANOVLLM_INLINE Conversation Conversation::with(const Prompt& prompt,
                                                 const Frontend& frontend) const {
   const CacheSalt given = Frontend::salt_of(prompt);
   const bool is_first = tokens.empty() && messages.empty();
-  check<RequestError>(is_first || !given || given == salt,
-                      "session: cache_salt must be that of the conversation's first prompt, ",
-                      salt ? "got another" : "which had none");
+  nanovllm::check<RequestError>(
+      is_first || !given || given == salt,
+      "session: cache_salt must be that of the conversation's first prompt, ",
+      salt ? "got another" : "which had none");
   Conversation out{.salt = is_first ? given : salt};
   if (const auto* chat = std::get_if<ChatPrompt>(&prompt)) {
-    check<RequestError>(!messages.empty() || tokens.empty(),
-                        "session: messages cannot be put behind a conversation of ", tokens.size(),
-                        " tokens; clear it first");
+    nanovllm::check<RequestError>(!messages.empty() || tokens.empty(),
+                                  "session: messages cannot be put behind a conversation of ",
+                                  tokens.size(), " tokens; clear it first");
     out.messages = messages;
     out.messages.insert(out.messages.end(), chat->messages.begin(), chat->messages.end());
     out.tokens = frontend.encode(ChatPrompt{out.messages, chat->options});
     return out;
   }
-  check<RequestError>(messages.empty(),
-                      "session: text and tokens cannot be put behind a conversation of ",
-                      messages.size(), " messages; clear it first");
+  nanovllm::check<RequestError>(messages.empty(),
+                                "session: text and tokens cannot be put behind a conversation of ",
+                                messages.size(), " messages; clear it first");
   out.tokens = tokens;
   const std::vector<TokenId> more = frontend.encode(prompt, is_first);
   out.tokens.insert(out.tokens.end(), more.begin(), more.end());
@@ -102,6 +106,18 @@ NANOVLLM_INLINE void Conversation::add(const Output& output, const SamplingParam
       output, params, frontend.rules().eos_token_ids, tokenizer ? &*tokenizer : nullptr));
   tokens.insert(tokens.end(), output.token_ids.begin(), output.token_ids.begin() + num_kept);
   if (!messages.empty()) messages.emplace_back("assistant", output.text);
+}
+
+NANOVLLM_INLINE void Conversation::check(const Frontend& frontend) const {
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  const AdmissionRules& rules = frontend.rules();
+  if (count > rules.max_total_tokens) {
+    throw ContextLengthError(
+        concat("the conversation has ", count, " tokens, but at most ", rules.max_total_tokens,
+               " fit (max_model_len ", rules.max_model_len, ")"),
+        count, rules.max_total_tokens);
+  }
+  frontend.check_tokens(tokens, "the conversation");
 }
 
 }  // namespace nanovllm

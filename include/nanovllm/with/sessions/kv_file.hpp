@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,11 +12,14 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
+#include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/engine_inside.hpp"
+#include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
-#include "nanovllm/with/sessions/kv_identity.hpp"
+#include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/with/sessions/kv_rows.hpp"
 #include "nanovllm/with/sessions/section_file.hpp"
 
@@ -28,6 +32,9 @@ namespace nanovllm {
 ///     the number of rows, u64
 ///     rows of K/V    of as many tokens as it takes: see KvRows. Sections of some megabytes.
 inline constexpr SectionFormat kKvFormat{.magic = "nanovllm-kv\n", .version = 1};
+
+/// What sessions and files need of `engine`. Throws Error if it has no inside.
+[[nodiscard]] std::shared_ptr<EngineInside> inside_of(AnyEngine& engine);
 
 /// Begins a file with what it is. `fields` is an object that "kind" and "model" are added to.
 void write_kv_header(SectionWriter& file, std::string_view kind, const KvIdentity& identity,
@@ -42,8 +49,18 @@ void write_kv_header(SectionWriter& file, std::string_view kind, const KvIdentit
 void write_kv(SectionWriter& file, StepRunner& runner, std::span<const BlockId> blocks,
               std::span<const std::int32_t> counts);
 
+/// Adds the keys and values that `held`, a sequence that keeps its blocks, has of the beginning of
+/// `tokens`.
+void write_held(SectionWriter& file, EngineInside& engine, const Sequence& held,
+                std::span<const TokenId> tokens);
+
+/// `held`, which is fresh, keeps blocks with the first of `tokens`, one for each of `rows`, as far
+/// as there is room. Throws what the runner throws, having changed nothing.
+void load_held(EngineInside& engine, Sequence& held, std::vector<TokenId> tokens,
+               std::span<const std::byte* const> rows);
+
 /// The rows of all tokens, with which the file ends. They are valid until `file` is destroyed.
-[[nodiscard]] std::vector<const std::byte*> read_kv(SectionReader& file, const KvRows& layout);
+[[nodiscard]] std::vector<const std::byte*> read_kv(SectionReader& file, const StepRunner& runner);
 
 /// Fills the first `counts[i]` slots of each `blocks[i]` with the next `rows`. The other slots
 /// become zero. No step may be under way.
@@ -74,6 +91,7 @@ void write_tokens(SectionWriter& file, std::span<const TokenId> tokens);
 #include <filesystem>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 
@@ -97,6 +115,12 @@ NANOVLLM_INLINE KvRows layout_of(const StepRunner& runner) {
 }
 
 }  // namespace detail
+
+NANOVLLM_INLINE std::shared_ptr<EngineInside> inside_of(AnyEngine& engine) {
+  auto inside = engine.inside();
+  check(inside != nullptr, "this engine has no sessions");
+  return inside;
+}
 
 NANOVLLM_INLINE void write_kv_header(SectionWriter& file, std::string_view kind,
                                      const KvIdentity& identity, Json fields) {
@@ -152,7 +176,49 @@ NANOVLLM_INLINE void write_kv(SectionWriter& file, StepRunner& runner,
   }
 }
 
-NANOVLLM_INLINE std::vector<const std::byte*> read_kv(SectionReader& file, const KvRows& layout) {
+namespace detail {
+
+/// How many of `num_tokens` tokens are in each of the blocks that hold them.
+NANOVLLM_INLINE std::vector<std::int32_t> tokens_a_block(const StepRunner& runner,
+                                                         std::int32_t num_tokens) {
+  const auto size = static_cast<std::int32_t>(runner.kv_shape().block_size);
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(ceil_div(num_tokens, size)), size);
+  if (const std::int32_t in_last = num_tokens % size) counts.back() = in_last;
+  return counts;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE void write_held(SectionWriter& file, EngineInside& engine, const Sequence& held,
+                                std::span<const TokenId> tokens) {
+  engine.between_steps([&](SchedulerInside&) {
+    const auto most = std::min<std::ptrdiff_t>(std::ssize(tokens), held.num_computed_tokens);
+    const auto differs = std::mismatch(tokens.begin(), tokens.begin() + most, held.tokens.begin());
+    const auto counts = detail::tokens_a_block(
+        engine.runner, static_cast<std::int32_t>(differs.first - tokens.begin()));
+    write_kv(file, engine.runner, std::span(held.block_table).first(counts.size()), counts);
+  });
+}
+
+NANOVLLM_INLINE void load_held(EngineInside& engine, Sequence& held, std::vector<TokenId> tokens,
+                               std::span<const std::byte* const> rows) {
+  engine.between_steps([&](SchedulerInside& scheduler) {
+    scheduler.add(held);
+    try {
+      scheduler.allocate(held, std::move(tokens), static_cast<std::int32_t>(rows.size()));
+      upload_kv(engine.runner, held.block_table,
+                detail::tokens_a_block(engine.runner, held.num_computed_tokens), rows);
+      scheduler.publish(held);
+    } catch (...) {
+      scheduler.remove(held);
+      throw;
+    }
+  });
+}
+
+NANOVLLM_INLINE std::vector<const std::byte*> read_kv(SectionReader& file,
+                                                      const StepRunner& runner) {
+  const KvRows layout = detail::layout_of(runner);
   const std::span<const std::byte> count = file.read("the number of rows");
   std::uint64_t num_rows = 0;
   check<LoadError>(count.size() == sizeof num_rows, file.name(), ": expected a number of ",

@@ -15,14 +15,15 @@
 
 namespace nanovllm {
 
+class AnyEngine;
 class Frontend;
 struct Conversation;
-struct SessionHost;
+struct EngineInside;
 
-/// A conversation, made by `Engine::session`:
+/// A conversation with an engine, an `Engine` or an `AnyEngine`:
 ///
 /// ```cpp
-/// nanovllm::Session session = engine.session();
+/// nanovllm::Session session(engine);
 /// session.generate("Once upon a time", {.max_tokens = 40});
 /// nanovllm::Session other = session.fork();  // shares all blocks, goes its own way
 /// session.generate(" Then the wolf", {.max_tokens = 40});
@@ -62,6 +63,15 @@ struct SessionHost;
 /// are in.
 class Session {
  public:
+  /// A new, empty conversation. It may outlive the engine, but has no more turns then.
+  explicit Session(AnyEngine& engine);
+
+  /// The conversation that `save` has written, with its blocks, as far as there is room for them;
+  /// it continues as if it had never been away. Throws LoadError that says what was expected and
+  /// what came when the file is cut off, altered, or of another model, checkpoint, element type or
+  /// version.
+  [[nodiscard]] static Session load(AnyEngine& engine, const std::filesystem::path& path);
+
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
 
@@ -103,7 +113,7 @@ class Session {
   [[nodiscard]] Session fork() const;
 
   /// Writes the conversation and the keys and values that are held of it to a file, which
-  /// `Engine::load_session` reads, also in another process. Steps wait meanwhile. Throws
+  /// `load` reads, also in another process. Steps wait meanwhile. Throws
   /// RequestError while a turn is under way, and Error when the file cannot be written: then there
   /// is none, or the one that was there before.
   void save(const std::filesystem::path& path) const;
@@ -112,17 +122,9 @@ class Session {
   void clear();
 
  private:
-  friend class AnyEngine;
   struct State;
 
   explicit Session(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
-  /// A new one of the engine that `host` belongs to.
-  [[nodiscard]] static Session open(const std::shared_ptr<SessionHost>& host);
-
-  /// One that `save` has written. Throws LoadError.
-  [[nodiscard]] static Session load(const std::shared_ptr<SessionHost>& host,
-                                    const std::filesystem::path& path);
 
   void close() noexcept;
 
@@ -146,19 +148,20 @@ class Session {
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/engine_inside.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/engine/request/inbox.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/with/sessions/conversation.hpp"
 #include "nanovllm/with/sessions/kv_file.hpp"
 #include "nanovllm/with/sessions/section_file.hpp"
-#include "nanovllm/with/sessions/session_host.hpp"
 
 namespace nanovllm {
 
 /// Kept by the session and by the callback of its turn.
 struct Session::State {
-  std::weak_ptr<SessionHost> host;
+  std::weak_ptr<EngineInside> host;
   std::shared_ptr<Sequence> held;
   mutable std::mutex mutex;  // guards everything below
   Conversation said{};
@@ -166,8 +169,8 @@ struct Session::State {
   RequestId request = 0;   ///< of that turn
   std::uint64_t num_turns = 0;
 
-  [[nodiscard]] std::shared_ptr<SessionHost> engine() const {
-    std::shared_ptr<SessionHost> out = host.lock();
+  [[nodiscard]] std::shared_ptr<EngineInside> engine() const {
+    std::shared_ptr<EngineInside> out = host.lock();
     check(out != nullptr, "session: its engine is gone");
     return out;
   }
@@ -191,12 +194,11 @@ NANOVLLM_INLINE CacheSalt read_salt(const Json& header, const SectionReader& fil
 
 }  // namespace detail
 
-NANOVLLM_INLINE Session Session::open(const std::shared_ptr<SessionHost>& host) {
-  auto state = std::make_shared<State>();
-  state->host = host;
-  state->held = std::make_shared<Sequence>();
-  host->store->open_session(*state->held);
-  return Session(std::move(state));
+NANOVLLM_INLINE Session::Session(AnyEngine& engine) : state_(std::make_shared<State>()) {
+  const std::shared_ptr<EngineInside> host = inside_of(engine);
+  state_->host = host;
+  state_->held = std::make_shared<Sequence>();
+  host->with_scheduler([&](SchedulerInside& scheduler) { scheduler.add(*state_->held); });
 }
 
 NANOVLLM_INLINE Session::Session(Session&&) noexcept = default;
@@ -213,7 +215,7 @@ NANOVLLM_INLINE Session::~Session() { close(); }
 
 NANOVLLM_INLINE void Session::close() noexcept {
   if (state_ == nullptr) return;
-  const std::shared_ptr<SessionHost> host = state_->host.lock();
+  const std::shared_ptr<EngineInside> host = state_->host.lock();
   if (host == nullptr) return;
   RequestId under_way = 0;
   {
@@ -221,7 +223,7 @@ NANOVLLM_INLINE void Session::close() noexcept {
     if (std::exchange(state_->turn, 0) != 0) under_way = state_->request;
   }
   if (under_way != 0) host->inbox.abort(under_way);
-  host->store->close_session(*state_->held);
+  host->with_scheduler([&](SchedulerInside& scheduler) { scheduler.remove(*state_->held); });
   state_.reset();
 }
 
@@ -245,7 +247,7 @@ NANOVLLM_INLINE RequestId Session::submit(const Prompt& prompt, const SamplingPa
                                           TokenCallback callback) {
   check(state_ != nullptr, "session: it was moved from");
   const std::shared_ptr<State> state = state_;
-  const std::shared_ptr<SessionHost> host = state->engine();
+  const std::shared_ptr<EngineInside> host = state->engine();
   Frontend* const frontend = &host->frontend;
   check<RequestError>(!params.beam_width, "session: a turn is no beam search, got beam_width = ",
                       params.beam_width.value_or(0));
@@ -262,7 +264,7 @@ NANOVLLM_INLINE RequestId Session::submit(const Prompt& prompt, const SamplingPa
     if (event.output != nullptr) end_turn(*state, *turn, number, *frontend, params, *event.output);
     if (callback) callback(event);
   };
-  const auto request = frontend->submit_turn(turn->tokens, turn->salt, params, hear, state->held);
+  const auto request = frontend->submit(turn->tokens, turn->salt, params, hear, state->held);
   state->num_turns = state->turn = number;
   state->request = request->id();
   return state->request;
@@ -290,7 +292,7 @@ NANOVLLM_INLINE Output Session::generate(const Prompt& prompt, const SamplingPar
   };
   check(state_ != nullptr, "session: it was moved from");
   const std::shared_ptr<State> state = state_;
-  const std::shared_ptr<SessionHost> host = state->engine();
+  const std::shared_ptr<EngineInside> host = state->engine();
   RequestId id = 0;
   try {
     id = submit(prompt, params, hear);
@@ -310,7 +312,7 @@ NANOVLLM_INLINE Output Session::generate(const Prompt& prompt, const SamplingPar
 
 NANOVLLM_INLINE void Session::append(const Prompt& prompt) {
   check(state_ != nullptr, "session: it was moved from");
-  const std::shared_ptr<SessionHost> host = state_->engine();
+  const std::shared_ptr<EngineInside> host = state_->engine();
   const std::lock_guard lock(state_->mutex);
   state_->check_idle("something was appended");
   Conversation turn = state_->said.with(prompt, host->frontend);
@@ -340,19 +342,27 @@ NANOVLLM_INLINE bool Session::is_busy() const {
 
 NANOVLLM_INLINE Session Session::fork() const {
   check(state_ != nullptr, "session: it was moved from");
-  const std::shared_ptr<SessionHost> host = state_->engine();
+  const std::shared_ptr<EngineInside> host = state_->engine();
   auto fork = std::make_shared<State>();
   fork->host = host;
   fork->held = std::make_shared<Sequence>();
   const std::lock_guard lock(state_->mutex);
   fork->said = state_->said;
-  host->store->fork_session(*state_->held, *fork->held);
+  host->with_scheduler([&](SchedulerInside& scheduler) {
+    scheduler.add(*fork->held);
+    try {
+      scheduler.copy(*state_->held, *fork->held);
+    } catch (...) {
+      scheduler.remove(*fork->held);
+      throw;
+    }
+  });
   return Session(std::move(fork));
 }
 
 NANOVLLM_INLINE void Session::save(const std::filesystem::path& path) const {
   check(state_ != nullptr, "session: it was moved from");
-  const std::shared_ptr<SessionHost> host = state_->engine();
+  const std::shared_ptr<EngineInside> host = state_->engine();
   const std::lock_guard lock(state_->mutex);
   state_->check_idle("it was saved");
   Json messages = Json::array();
@@ -363,12 +373,12 @@ NANOVLLM_INLINE void Session::save(const std::filesystem::path& path) const {
   SectionWriter file(path, kKvFormat);
   write_kv_header(file, "session", host->identity, std::move(fields));
   write_tokens(file, state_->said.tokens);
-  host->store->save_session(*state_->held, state_->said.tokens, file);
+  write_held(file, *host, *state_->held, state_->said.tokens);
   file.finish();
 }
 
-NANOVLLM_INLINE Session Session::load(const std::shared_ptr<SessionHost>& host,
-                                      const std::filesystem::path& path) {
+NANOVLLM_INLINE Session Session::load(AnyEngine& engine, const std::filesystem::path& path) {
+  const std::shared_ptr<EngineInside> host = inside_of(engine);
   SectionReader file(path, kKvFormat);
   const Json header = read_kv_header(file, "session", host->identity);
   auto state = std::make_shared<State>();
@@ -376,28 +386,28 @@ NANOVLLM_INLINE Session Session::load(const std::shared_ptr<SessionHost>& host,
   state->held = std::make_shared<Sequence>();
   state->held->salt = state->said.salt = detail::read_salt(header, file);
   state->said.tokens = read_tokens(file);
-  const std::vector<const std::byte*> rows = read_kv(file, host->layout);
+  const std::vector<const std::byte*> rows = read_kv(file, host->runner);
   try {
     const Json* const messages = header.find("messages");
     if (messages != nullptr && !messages->empty()) state->said.messages = parse_messages(*messages);
-    host->frontend.check_conversation(state->said.tokens);
+    state->said.check(host->frontend);
   } catch (const RequestError& error) {
     throw LoadError(concat(file.name(), ": ", error.what()));
   }
   check<LoadError>(rows.size() <= state->said.tokens.size(), file.name(),
                    ": expected keys and values of up to ", state->said.tokens.size(),
                    " tokens, got ", rows.size());
-  host->store->load_session(*state->held, state->said.tokens, rows);
+  load_held(*host, *state->held, state->said.tokens, rows);
   return Session(std::move(state));
 }
 
 NANOVLLM_INLINE void Session::clear() {
   check(state_ != nullptr, "session: it was moved from");
-  const std::shared_ptr<SessionHost> host = state_->engine();
+  const std::shared_ptr<EngineInside> host = state_->engine();
   const std::lock_guard lock(state_->mutex);
   state_->check_idle("it was cleared");
   state_->said = {};
-  host->store->clear_session(*state_->held);
+  host->with_scheduler([&](SchedulerInside& scheduler) { scheduler.evict(*state_->held); });
 }
 
 }  // namespace nanovllm

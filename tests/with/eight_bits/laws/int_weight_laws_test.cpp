@@ -16,6 +16,7 @@
 #include "nanovllm/full_policy.hpp"
 #include "nanovllm/with/eight_bits/cpu/linear.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
+#include "nanovllm/with/sessions.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
@@ -188,12 +189,12 @@ TEST_CASE("formats of integers have their names in descriptions and files", "[la
   const nanovllm_test::TempDirectory folder;
   const fs::path path = folder.path() / "session";
   Engine<AnyModel, Int8Policy> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   session.generate(random_prompt(1, 20, 4000), greedy());
   session.save(path);
   Engine<AnyModel, Int4Policy> other(config());
   CHECK_THROWS_WITH(
-      other.load_session(path),
+      Session::load(other, path),
       concat("'", path.string(),
              "' is of another model: type of weights: expected int4 in groups of 32, vocabulary "
              "int8, got int8 in groups of 32"));

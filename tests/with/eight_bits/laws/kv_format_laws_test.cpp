@@ -14,6 +14,7 @@
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "nanovllm/with/eight_bits/static_fp8_kv.hpp"
+#include "nanovllm/with/sessions.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
@@ -100,13 +101,13 @@ TEST_CASE(
   const std::vector<TokenId> question = random_prompt(1, 37, 4000),
                              next = random_prompt(2, 9, 4000);
   Engine<AnyModel, Int8Policy> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   session.generate(question, sampled());
   session.save(path);
   const Trace expected = trace_of(session.generate(next, sampled()));
 
   Engine<AnyModel, Int8Policy> other(config());
-  Session loaded = other.load_session(path);
+  Session loaded = Session::load(other, path);
   const Output output = loaded.generate(next, sampled());
   CHECK(output.num_cached_tokens > 37);
   CHECK(trace_of(output).tokens == expected.tokens);
@@ -115,11 +116,12 @@ TEST_CASE(
   EngineConfig c = config();
   c.tensor_parallel = 2;
   Engine<AnyModel, Int8Policy> two_ranks(c);
-  CHECK(trace_of(two_ranks.load_session(path).generate(next, sampled())).tokens == expected.tokens);
+  CHECK(trace_of(Session::load(two_ranks, path).generate(next, sampled())).tokens ==
+        expected.tokens);
 
   Engine<AnyModel, FullFloat32Policy> exact(config());
   CHECK_THROWS_WITH(
-      exact.load_session(path),
+      Session::load(exact, path),
       concat("'", path.string(), "' is of another model: type of K/V: expected float32, got ",
              Int8Kv::kName));
 }

@@ -11,6 +11,7 @@
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "nanovllm/with/eight_bits/static_fp8_kv.hpp"
+#include "nanovllm/with/sessions.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
@@ -109,12 +110,12 @@ TEST_CASE("a session in eight bits goes from the CPU to CUDA", "[gpu][session_fi
   const std::vector<TokenId> question = random_prompt(1, 37, 4000),
                              next = random_prompt(2, 9, 4000);
   Engine<AnyModel, Cpu> cpu(config());
-  Session session = cpu.session();
+  Session session(cpu);
   session.generate(question, greedy(9));
   session.save(path);
   const Output expected = session.generate(next, greedy(9));
   Engine<AnyModel, Cuda> gpu(config());
-  Session loaded = gpu.load_session(path);
+  Session loaded = Session::load(gpu, path);
   const Output output = loaded.generate(next, greedy(9));
   CHECK(output.num_cached_tokens > 37);
   CHECK(output.token_ids == expected.token_ids);

@@ -10,6 +10,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "memory_checkpoint.hpp"
+#include "nanovllm/with/sessions.hpp"
 #include "safetensors_writer.hpp"
 #include "with/eight_bits/int8_rows.hpp"
 
@@ -114,12 +115,12 @@ TEST_CASE("a format of weights has its name in descriptions and files", "[weight
   const nanovllm_test::TempDirectory folder;
   const fs::path path = folder.path() / "session";
   Engine<AnyModel, Int8Policy> engine(config());
-  Session session = engine.session();
+  Session session(engine);
   session.generate(random_prompt(1, 20, 4000), greedy());
   session.save(path);
   Engine<AnyModel, Float32Policy> other(config());
   CHECK_THROWS_WITH(
-      other.load_session(path),
+      Session::load(other, path),
       concat("'", path.string(),
              "' is of another model: type of weights: expected float32, got int8 with a scale a "
              "row"));

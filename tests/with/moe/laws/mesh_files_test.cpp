@@ -7,6 +7,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/with/sessions.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 
 using namespace nanovllm;
@@ -89,11 +90,11 @@ TEST_CASE("files of a mesh are found by that mesh alone", "[disk][session_file][
     MoeEngine engine(config(kDivisions[i], directory));
     cold.push_back(engine.generate(prompt, kGreedy));
     REQUIRE(cold.back().error == "");
-    Session session = engine.session();
+    Session session(engine);
     static_cast<void>(session.generate(prompt, kGreedy));
     session.save(directory / "session");
     session.clear();
-    engine.save_cache(directory);
+    save_cache(engine, directory);
     for (std::uint64_t other = 0; other < 6; ++other)  // what was asked first goes to the disk
       static_cast<void>(engine.generate(random_prompt(100 + other, 40, kVocab), kGreedy));
     while (engine.step()) {
@@ -112,9 +113,9 @@ TEST_CASE("files of a mesh are found by that mesh alone", "[disk][session_file][
         CHECK(out.logprobs[t].logprob == cold[reader].logprobs[t].logprob);
       const bool is_same = writer == reader;
       CHECK((engine.stats().num_disk_hit_tokens > 0) == is_same);
-      CHECK(is_loaded([&] { static_cast<void>(engine.load_session(from / "session")); }) ==
+      CHECK(is_loaded([&] { static_cast<void>(Session::load(engine, from / "session")); }) ==
             is_same);
-      CHECK(is_loaded([&] { engine.load_cache(from); }) == is_same);
+      CHECK(is_loaded([&] { load_cache(engine, from); }) == is_same);
     }
   }
 }

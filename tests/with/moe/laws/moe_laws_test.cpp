@@ -16,6 +16,7 @@
 #include "nanovllm/full_policy.hpp"
 #include "nanovllm/with/any/make_engine.hpp"
 #include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
+#include "nanovllm/with/sessions.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 
 using namespace nanovllm;
@@ -172,7 +173,7 @@ TEST_CASE("laws of experts: a session and its turns sent anew, two ranks and one
   const Work work = make_work();
   const SamplingParams greedy{.temperature = 0, .max_tokens = 12, .ignore_eos = true};
   MoeEngine engine(config());
-  Session session = engine.session();
+  Session session(engine);
   std::vector<TokenId> all = random_prompt(1, 20, kVocab);
   for (std::uint64_t turn = 0; turn < 3; ++turn) {
     const std::vector<TokenId> more = turn == 0 ? all : random_prompt(turn + 1, 9, kVocab);

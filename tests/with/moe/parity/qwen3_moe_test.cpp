@@ -11,6 +11,7 @@
 #include "engine/parity/greedy_traces.hpp"
 #include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/policy.hpp"
+#include "nanovllm/with/sessions.hpp"
 #include "with/moe/parity/qwen3_moe_cases.hpp"
 
 using namespace nanovllm;
@@ -85,7 +86,7 @@ TEST_CASE("a session with a mixture of experts is its tokens sent anew", "[moe][
   const SamplingParams params{
       .temperature = 0, .max_tokens = 20, .ignore_eos = true, .logprobs = 0};
   const auto engine = law.engine({}), fresh = law.engine({.prefix_caching = false});
-  Session session = engine->session();
+  Session session(*engine);
   for (const std::size_t turn : {2u, 1u, 0u}) {
     std::vector<TokenId> all = session.tokens();
     all.insert(all.end(), law.prompts[turn].begin(), law.prompts[turn].end());

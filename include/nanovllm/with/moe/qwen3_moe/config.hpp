@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/core/separate.hpp"
@@ -26,6 +27,12 @@ struct Qwen3MoeConfig : Qwen3Config {
   /// (EngineConfig::expert_parallel), as is the next.
   bool expert_parallel = false;
   int expert_tensor_parallel = 1;  ///< ranks that divide the columns of the same experts
+
+  /// Whole experts on ranks are another order of sums; see `kv_identity`.
+  [[nodiscard]] std::vector<std::pair<std::string, int>> ranks_in_sums(int num_ranks) const {
+    if (!expert_parallel) return {};
+    return {{"ranks of experts", num_ranks}};
+  }
 
   /// Whether layer `i`, counted from 0, has experts: it is not listed, and i + 1 is a multiple of
   /// `decoder_sparse_step`.

@@ -39,8 +39,8 @@ using WeightsHash = std::variant<RandomWeights, CheckpointHash>;
 void append_weights(KvIdentity& identity, const WeightsHash& weights);
 
 /// What the keys and values of an engine are of: its model, its weights and its element types.
-/// Whole experts on ranks are another order of sums, which keys and values depend on.
-/// @param model  as the ranks divide it (`divided_model`).
+/// @param model  as the ranks divide it (`divided_model`). One whose order of sums depends on the
+///               ranks says so: `ranks_in_sums(num_ranks)`, names and numbers.
 template <class Policy, class ModelConfig>
 [[nodiscard]] KvIdentity kv_identity(const ModelConfig& model, const StepRunner& runner,
                                      const WeightsHash& weights) {
@@ -55,9 +55,9 @@ template <class Policy, class ModelConfig>
       {"type of activations", std::string(name(kDType<typename Elements::Activation>))}};
   for (const auto& [setting, value] : model_settings(model))
     out.emplace_back(setting, std::to_string(value));
-  if constexpr (requires { model.expert_parallel; }) {
-    if (model.expert_parallel)
-      out.emplace_back("ranks of experts", std::to_string(runner.num_ranks()));
+  if constexpr (requires { model.ranks_in_sums(1); }) {
+    for (const auto& [setting, value] : model.ranks_in_sums(runner.num_ranks()))
+      out.emplace_back(setting, std::to_string(value));
   }
   append_weights(out, weights);
   return out;

@@ -1,0 +1,164 @@
+#pragma once
+/// The inside of an engine of whatever model and policy, for what is added to one from outside:
+/// requests that continue others, and keys and values in files.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/kv_identity.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/kv/cached_block.hpp"
+#include "nanovllm/sched/sequence.hpp"
+
+namespace nanovllm {
+
+class Frontend;
+class Inbox;
+
+/// A scheduler and its block manager, during a call of EngineInside.
+class SchedulerInside {
+ public:
+  // Sequences that keep blocks while no request is under way; see Scheduler::held.
+  virtual void add(Sequence& s) = 0;
+  virtual void remove(Sequence& s) noexcept = 0;
+  virtual void evict(Sequence& s) noexcept = 0;
+  virtual void copy(const Sequence& from, Sequence& to) = 0;
+  virtual void allocate(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens) = 0;
+  virtual void publish(const Sequence& s) = 0;
+
+  // The prefix cache.
+  [[nodiscard]] virtual bool keeps_prefixes() const = 0;
+  /// What it has; unset for a cache that cannot be listed.
+  [[nodiscard]] virtual std::optional<std::vector<CachedBlock>> entries() const = 0;
+  /// As `restore_cached`.
+  virtual std::int32_t restore(
+      std::span<const CachedBlock> entries,
+      const std::function<void(std::span<const BlockId>, std::span<const std::size_t>)>& write) = 0;
+
+ protected:
+  ~SchedulerInside() = default;
+};
+
+/// What is inside an engine. Who holds a pointer to it for more than a call holds a weak one: the
+/// engine's end waits for all others. Thread-safe.
+struct EngineInside {
+  using Use = std::function<void(SchedulerInside&)>;
+
+  EngineInside(Frontend& text, Inbox& requests, StepRunner& steps, KvIdentity of)
+      : frontend(text), inbox(requests), runner(steps), identity(std::move(of)) {}
+  virtual ~EngineInside() = default;
+
+  /// One step of the engine, callbacks included.
+  virtual void step() = 0;
+  /// Calls `use` while no thread is in a step.
+  virtual void with_scheduler(const Use& use) = 0;
+  /// The same with no step under way: keys and values may be read and written.
+  virtual void between_steps(const Use& use) = 0;
+
+  std::promise<void> in_use{};  ///< broken with this
+  Frontend& frontend;
+  Inbox& inbox;
+  StepRunner& runner;
+  const KvIdentity identity;  ///< of its keys and values
+};
+
+/// `SchedulerInside` of a `Scheduler`.
+template <class Scheduler>
+class SchedulerInsideOf final : public SchedulerInside {
+ public:
+  explicit SchedulerInsideOf(Scheduler& scheduler) : scheduler_(scheduler) {}
+
+  void add(Sequence& s) override { scheduler_.held().add(s); }
+  void remove(Sequence& s) noexcept override { scheduler_.held().remove(s); }
+  void evict(Sequence& s) noexcept override { scheduler_.held().evict(s); }
+  void copy(const Sequence& from, Sequence& to) override { scheduler_.held().copy(from, to); }
+  void allocate(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens) override {
+    scheduler_.held().allocate(s, std::move(tokens), num_tokens);
+  }
+  void publish(const Sequence& s) override { scheduler_.held().publish(s); }
+
+  [[nodiscard]] bool keeps_prefixes() const override {
+    return scheduler_.blocks().keeps_prefixes();
+  }
+  [[nodiscard]] std::optional<std::vector<CachedBlock>> entries() const override {
+    if constexpr (requires { scheduler_.blocks().cache().entries(); })
+      return scheduler_.blocks().cache().entries();
+    return std::nullopt;
+  }
+  std::int32_t restore(std::span<const CachedBlock> entries,
+                       const std::function<void(std::span<const BlockId>,
+                                                std::span<const std::size_t>)>& write) override {
+    return restore_cached(scheduler_.blocks(), entries, write);
+  }
+
+ private:
+  Scheduler& scheduler_;
+};
+
+/// `EngineInside` of an engine with this `Core`.
+template <class Core>
+class EngineInsideOf final : public EngineInside {
+ public:
+  /// Everything must outlive this.
+  EngineInsideOf(Core& core, Frontend& text, Inbox& requests, KvIdentity of,
+                 std::function<void()> step)
+      : EngineInside(text, requests, core.runner(), std::move(of)),
+        core_(core),
+        step_(std::move(step)) {}
+
+  void step() override { step_(); }
+  void with_scheduler(const Use& use) override {
+    core_.with_scheduler([&](auto& scheduler) { call(use, scheduler); });
+  }
+  void between_steps(const Use& use) override {
+    core_.between_steps([&](auto& scheduler) { call(use, scheduler); });
+  }
+
+ private:
+  template <class Scheduler>
+  static void call(const Use& use, Scheduler& scheduler) {
+    SchedulerInsideOf<Scheduler> inside(scheduler);
+    use(inside);
+  }
+
+  Core& core_;
+  std::function<void()> step_;
+};
+
+/// An engine's own pointer to its inside, which is made when it is first asked for. Thread-safe.
+class InsideOwner {
+ public:
+  /// @param make  is called once.
+  template <class Make>
+  [[nodiscard]] std::shared_ptr<EngineInside> get(const Make& make) {
+    const std::lock_guard lock(mutex_);
+    if (inside_ == nullptr) {
+      inside_ = make();
+      gone_ = inside_->in_use.get_future();
+    }
+    return inside_;
+  }
+
+  /// From now on nobody finds it.
+  void close() { inside_.reset(); }
+  /// Waits until nobody uses it, which is closed.
+  void wait() {
+    if (gone_.valid()) gone_.wait();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<EngineInside> inside_;
+  std::future<void> gone_;  ///< ready when `inside_` is gone, here and in all calls
+};
+
+}  // namespace nanovllm
