@@ -29,7 +29,6 @@
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
-#include "nanovllm/with/radix/radix_prefix_cache.hpp"
 
 namespace nanovllm {
 

@@ -11,6 +11,7 @@
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "nanovllm/with/gpt2/shapes.hpp"
 #include "nanovllm/with/moe/qwen3_moe/shapes.hpp"
+#include "nanovllm/with/radix.hpp"
 
 namespace nanovllm {
 namespace {

@@ -187,7 +187,7 @@ consteval bool check_policy_slots() {
     static_assert(kFits<P>,
                   "nanovllm: the policy's PrefixCache must be a template of the block size, as in "
                   "'template <int kBlockSize> using PrefixCache = "
-                  "nanovllm::RadixPrefixCache<kBlockSize>;'; see docs/policies.md");
+                  "nanovllm::HashPrefixCache<kBlockSize>;'; see docs/policies.md");
   } else if constexpr (!detail::HasPrefixCache<P>) {
     static_assert(
         kFits<typename P::template PrefixCache<P::kv.block_size>>,
