@@ -21,8 +21,8 @@
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
-#include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
+#include "nanovllm/with/tiers.hpp"
 #include "workload.hpp"
 
 namespace prefix_bench {

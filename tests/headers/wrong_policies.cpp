@@ -6,6 +6,7 @@
 #include <nanovllm/policy.hpp>
 #include <nanovllm/with/any/all_models.hpp>
 #include <nanovllm/with/any/make_engine.hpp>
+#include <nanovllm/with/tiers/swapping.hpp>
 #include <string>
 
 using namespace nanovllm;

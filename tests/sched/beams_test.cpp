@@ -141,9 +141,9 @@ TEST_CASE("a beam that gives way is not swapped, but computed again", "[beams][s
   for (int i = 0; i < 15; ++i) step(engine);
   REQUIRE(engine.scheduler.num_preemptions() == 1);
   CHECK(beam.status == SequenceStatus::awaiting_choice);
-  CHECK((beam.host_table.empty() && beam.num_swapped_tokens == 0));
-  CHECK(engine.scheduler.swaps().num_out == 0);
-  CHECK(engine.scheduler.swaps().num_fallbacks == 0);
+  CHECK((beam.kept.blocks.empty() && beam.kept.num_tokens == 0));
+  CHECK(engine.scheduler.blocks().swap_stats().num_out == 0);
+  CHECK(engine.scheduler.blocks().swap_stats().num_fallbacks == 0);
   CHECK(engine.scheduler.blocks().num_free_host() == 20);
   engine.scheduler.beams().reorder(std::vector<BeamSlot>{{&beam, &beam, 20}});
   for (int i = 0; i < 5; ++i) step(engine);  // the other one ends
@@ -305,10 +305,10 @@ class BeamTraffic {
     REQUIRE(scheduler_.blocks().num_free() == num_blocks_);
     REQUIRE(scheduler_.num_failed_inserts() == 0);
     coverage_.preempted += scheduler_.num_preemptions();
-    coverage_.swapped_out += scheduler_.swaps().num_out;
-    coverage_.swapped_in += scheduler_.swaps().num_in;
-    coverage_.fallbacks += scheduler_.swaps().num_fallbacks;
-    coverage_.host_hits += scheduler_.blocks().stats().num_host_hit_tokens;
+    coverage_.swapped_out += swaps_of(scheduler_.blocks()).num_out;
+    coverage_.swapped_in += swaps_of(scheduler_.blocks()).num_in;
+    coverage_.fallbacks += swaps_of(scheduler_.blocks()).num_fallbacks;
+    coverage_.host_hits += tiers_of(scheduler_.blocks()).num_host_hit_tokens;
   }
 
  private:
@@ -581,7 +581,7 @@ class BeamTraffic {
     std::erase(groups_, nullptr);
     for (auto& s : singles_) {
       if (s->status != SequenceStatus::finished) continue;
-      REQUIRE((s->block_table.empty() && s->host_table.empty()));
+      REQUIRE((s->block_table.empty() && s->kept.blocks.empty()));
       REQUIRE(expected_[s->id].empty());
       ++coverage_.singles;
       gone_singles_.push_back(std::move(s));

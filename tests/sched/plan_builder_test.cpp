@@ -136,10 +136,10 @@ TEST_CASE("what another sequence has in the pool is not copied from the host", "
   const StepPlan plan = engine.start();
   REQUIRE(plan.copies_up.size() == 2);
   const StepPlan next = engine.scheduler.schedule();  // what the first has is not published yet
-  REQUIRE(engine.scheduler.blocks().match(second.tokens).host_blocks.size() == 2);
+  REQUIRE(engine.scheduler.blocks().match(second.tokens).outside.size() == 2);
   REQUIRE(describe(next) == "3:9-10! | 4:8-9!");
   CHECK(next.sequences[1].fork_of == &first);
-  CHECK(next.sequences[1].prefix.host_blocks.empty());
+  CHECK(next.sequences[1].prefix.outside.empty());
 }
 
 TEST_CASE("a block that several beams hold must be copied by all but the last to write to it",

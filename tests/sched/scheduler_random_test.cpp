@@ -142,14 +142,14 @@ class Traffic {
     REQUIRE(scheduler_.blocks().num_free() == num_blocks_);
     if constexpr (HasHostPool<Blocks>)
       REQUIRE(scheduler_.blocks().num_free_host() == num_host_blocks_);
-    coverage_.host_hits += scheduler_.blocks().stats().num_host_hit_tokens;
-    coverage_.saved += scheduler_.blocks().stats().num_saved;
-    coverage_.swapped_out += scheduler_.swaps().num_out;
-    coverage_.swapped_in += scheduler_.swaps().num_in;
-    coverage_.dropped += scheduler_.swaps().num_dropped;
-    coverage_.fallbacks += scheduler_.swaps().num_fallbacks;
-    REQUIRE(scheduler_.swaps().num_out ==
-            scheduler_.swaps().num_in + scheduler_.swaps().num_dropped);
+    coverage_.host_hits += tiers_of(scheduler_.blocks()).num_host_hit_tokens;
+    coverage_.saved += tiers_of(scheduler_.blocks()).num_saved;
+    coverage_.swapped_out += swaps_of(scheduler_.blocks()).num_out;
+    coverage_.swapped_in += swaps_of(scheduler_.blocks()).num_in;
+    coverage_.dropped += swaps_of(scheduler_.blocks()).num_dropped;
+    coverage_.fallbacks += swaps_of(scheduler_.blocks()).num_fallbacks;
+    REQUIRE(swaps_of(scheduler_.blocks()).num_out ==
+            swaps_of(scheduler_.blocks()).num_in + swaps_of(scheduler_.blocks()).num_dropped);
     coverage_.preempted += scheduler_.num_preemptions();
     coverage_.hits += scheduler_.blocks().stats().num_hit_tokens;
     coverage_.evictions += scheduler_.blocks().stats().num_evictions;
@@ -255,9 +255,9 @@ class Traffic {
                                  s->block_table,
                                  s->status,
                                  s->finish_reason,
-                                 s->host_table,
+                                 s->kept.blocks,
                                  {s->num_computed_tokens, s->num_cached_tokens, s->num_preemptions,
-                                  s->num_swapped_tokens, s->num_prompt_logits_left}});
+                                  s->kept.num_tokens, s->num_prompt_logits_left}});
     }
     const Blocks& blocks = scheduler_.blocks();
     state.ref_counts.assign(blocks.ref_counts().begin(), blocks.ref_counts().end());
@@ -271,12 +271,12 @@ class Traffic {
                     scheduler_.num_preemptions(),
                     num_free_host(),
                     size_of_tier(),
-                    blocks.stats().num_saved,
-                    blocks.stats().num_host_hit_tokens,
-                    scheduler_.swaps().num_out,
-                    scheduler_.swaps().num_in,
-                    scheduler_.swaps().num_dropped,
-                    scheduler_.swaps().num_fallbacks};
+                    tiers_of(blocks).num_saved,
+                    tiers_of(blocks).num_host_hit_tokens,
+                    swaps_of(scheduler_.blocks()).num_out,
+                    swaps_of(scheduler_.blocks()).num_in,
+                    swaps_of(scheduler_.blocks()).num_dropped,
+                    swaps_of(scheduler_.blocks()).num_fallbacks};
     if (under_way_.size() < 2) state.next_plan = describe(scheduler_.schedule());
     return state;
   }
@@ -339,10 +339,10 @@ class Traffic {
       if (p.sequence->salt && p.fork_of == nullptr) coverage_.salted_hits += p.prefix.num_tokens;
       coverage_.forks += p.fork_of != nullptr ? 1 : 0;
       coverage_.copies += p.fork_of == nullptr && p.prefix.copy_tail ? 1 : 0;
-      coverage_.shared_in += !p.prefix.host_blocks.empty() && !p.prefix.blocks.empty() ? 1 : 0;
+      coverage_.shared_in += !p.prefix.outside.empty() && !p.prefix.blocks.empty() ? 1 : 0;
     }
     for (const Sequence* s : plan.preempted)
-      coverage_.swapped_pending += s->has_pending_token() && s->num_swapped_tokens > 0 ? 1 : 0;
+      coverage_.swapped_pending += s->has_pending_token() && s->kept.num_tokens > 0 ? 1 : 0;
     scheduler_.check_invariants();
     device_.launch(plan);
     under_way_.push_back(std::move(plan));
@@ -366,11 +366,10 @@ class Traffic {
     }
     take_prompt_logits(plan);
     std::int64_t num_swapped = 0;
-    for (const PlannedSequence& p : plan.sequences) num_swapped += p.sequence->num_swapped_tokens;
+    for (const PlannedSequence& p : plan.sequences) num_swapped += p.sequence->kept.num_tokens;
     attempt([&] { scheduler_.commit(plan, result); });
     for (const PlannedSequence& p : plan.sequences) {
-      if (p.sequence->status == SequenceStatus::waiting)
-        num_swapped -= p.sequence->num_swapped_tokens;
+      if (p.sequence->status == SequenceStatus::waiting) num_swapped -= p.sequence->kept.num_tokens;
     }
     coverage_.cut += num_swapped > 0 ? 1 : 0;
     under_way_.pop_front();
@@ -401,12 +400,12 @@ class Traffic {
     device_.drop();
     for (; !under_way_.empty(); under_way_.pop_back()) {
       const std::int32_t before = size_of_tier();
-      const std::int64_t num_in = scheduler_.swaps().num_in;
-      const std::int64_t num_out = scheduler_.swaps().num_out;
+      const std::int64_t num_in = swaps_of(scheduler_.blocks()).num_in;
+      const std::int64_t num_out = swaps_of(scheduler_.blocks()).num_out;
       attempt([&] { scheduler_.cancel(under_way_.back()); });
       scheduler_.check_invariants();
-      coverage_.unswapped += num_in - scheduler_.swaps().num_in;
-      coverage_.unswapped += num_out - scheduler_.swaps().num_out;
+      coverage_.unswapped += num_in - swaps_of(scheduler_.blocks()).num_in;
+      coverage_.unswapped += num_out - swaps_of(scheduler_.blocks()).num_out;
       coverage_.lost += before - size_of_tier();
     }
     ++coverage_.cancelled;
@@ -531,7 +530,7 @@ class Traffic {
     std::erase_if(live_, [&](const Sequence* s) {
       if (s->status != SequenceStatus::finished) return false;
       REQUIRE(s->block_table.empty());
-      REQUIRE(s->host_table.empty());
+      REQUIRE(s->kept.blocks.empty());
       REQUIRE(s->finish_reason != FinishReason::none);
       const std::vector<TokenId>& expected = expected_[s->id - 1];
       REQUIRE(s->tokens.size() <= expected.size());

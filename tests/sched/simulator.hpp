@@ -14,11 +14,23 @@
 
 #include "catch.hpp"
 #include "nanovllm/sched/scheduler.hpp"
-#include "nanovllm/with/tiers/host_pool.hpp"
+#include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 namespace simulator {
 
 using namespace nanovllm;
+
+/// Nothing is counted where there is no pool in host memory.
+template <class Blocks>
+SwapStats swaps_of(const Blocks& blocks) {
+  if constexpr (HasHostPool<Blocks>) return blocks.swap_stats();
+  return {};
+}
+template <class Blocks>
+TierStats tiers_of(const Blocks& blocks) {
+  if constexpr (HasHostPool<Blocks>) return blocks.tier_stats();
+  return {};
+}
 
 /// What comes before a sequence's first token. It depends on the salt, so that a sequence that
 /// reads a block of another salt reads something wrong.

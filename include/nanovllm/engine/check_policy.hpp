@@ -26,9 +26,9 @@
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/sampling/logits_processor.hpp"
+#include "nanovllm/sched/outside.hpp"
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
-#include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {
 
@@ -223,7 +223,8 @@ consteval bool check_policy_slots() {
                   "static choose(std::span<Sequence* const>) that returns std::size_t, and a "
                   "noexcept vacate(const Sequence&, std::vector<BlockCopy>&); see "
                   "sched/policy/preemption.hpp and docs/policies.md");
-  } else if constexpr (SwapsSequences<typename P::Preemption> && !HasHostPool<BlocksOf<P>>) {
+  } else if constexpr (SwapsSequences<typename P::Preemption> &&
+                       !Outside<BlocksOf<P>>::kKeepsSequences) {
     static_assert(kFits<typename P::Tiers>,
                   "nanovllm: the policy's Preemption swaps sequences to host memory, so its Tiers "
                   "must be HostTier or DiskTier: 'using Tiers = nanovllm::HostTier;'");

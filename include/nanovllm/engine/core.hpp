@@ -47,9 +47,9 @@ struct CoreConfig {
 template <class Scheduling, class Blocks, class Preemption>
 class EngineCore {
  public:
-  /// `inbox` and `events` must outlive the core. Throws what `observer` throws.
+  /// `inbox` and `events` must outlive the core. Throws what `observers` throws.
   EngineCore(std::unique_ptr<StepRunner> runner, const CoreConfig& config, Blocks blocks,
-             const ObserverMaker<Blocks>& observer, Inbox& inbox, EventQueue& events);
+             const ObserverMaker<Blocks>& observers, Inbox& inbox, EventQueue& events);
 
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
@@ -123,7 +123,7 @@ class EngineCore {
     try {
       scheduler_.begin(step.plan);  // gives the planned sequences their blocks
       has_begun = true;
-      observer_->begin(step.plan, step.number);
+      observers_.tell(&StepObserver::begin, step.plan, step.number);
       const bool is_behind = steps_.size() > 1;
       launcher_.launch(step, is_behind);
       times_.add_device(step.device_seconds);
@@ -166,14 +166,14 @@ class EngineCore {
       throw;
     }
     delivery_.announce();
-    observer_->commit(step.plan, step.number);
+    observers_.tell(&StepObserver::commit, step.plan, step.number);
     requests_.finish_step(delivery_, now);
   }
 
   /// Whether another step would find anything to do, of what has left the inbox.
   [[nodiscard]] bool has_work() const {
     return !is_shut_down_ && (requests_.has_incoming() || !steps_.empty() ||
-                              scheduler_.has_work() || observer_->is_waiting());
+                              scheduler_.has_work() || observers_.ask(&StepObserver::is_waiting));
   }
 
   /// Everything at once, so that a request is always in exactly one counter.
@@ -182,7 +182,7 @@ class EngineCore {
     count_queues(stats_, scheduler_);
     stats_.num_finished = requests_.num_finished();
     stats_.num_sampled_tokens = requests_.num_sampled_tokens();
-    observer_->fill(stats_);
+    observers_.tell(&StepObserver::fill, stats_);
     inbox_.publish(stats_, has_work());
   }
 
@@ -192,7 +192,7 @@ class EngineCore {
   mutable std::mutex mutex_;  // guards everything below
   std::unique_ptr<StepRunner> runner_;
   Queues scheduler_;
-  std::unique_ptr<StepObserver> observer_;  ///< of the policy's tiers; may hold requests back
+  StepObservers observers_;
   LiveRequests<Queues> requests_;
   StepLauncher launcher_;
   StepsUnderWay<Queues> steps_;
@@ -205,18 +205,18 @@ class EngineCore {
 template <class Scheduling, class Blocks, class Preemption>
 EngineCore<Scheduling, Blocks, Preemption>::EngineCore(std::unique_ptr<StepRunner> runner,
                                                        const CoreConfig& config, Blocks blocks,
-                                                       const ObserverMaker<Blocks>& observer,
+                                                       const ObserverMaker<Blocks>& observers,
                                                        Inbox& inbox, EventQueue& events)
     : vocab_size_(config.vocab_size),
       max_under_way_(config.overlap ? 2 : 1),
       inbox_(inbox),
       runner_(std::move(runner)),
       scheduler_(config.batch, std::move(blocks)),
-      observer_(observer(*runner_, scheduler_.blocks())),
-      requests_(scheduler_, inbox, events, *observer_),
+      observers_(observers(*runner_, scheduler_.blocks())),
+      requests_(scheduler_, inbox, events, observers_),
       launcher_(*runner_, Blocks::block_size(), vocab_size_, config.batch.max_num_seqs,
                 inbox.latencies()),
-      steps_(*runner_, scheduler_, launcher_, requests_, *observer_),
+      steps_(*runner_, scheduler_, launcher_, requests_, observers_),
       delivery_(vocab_size_, events, inbox.latencies()) {
   publish_stats();
 }
@@ -233,9 +233,9 @@ bool EngineCore<Scheduling, Blocks, Preemption>::step() {
     if (launched == Launch::nothing) break;
     undone |= launched == Launch::undone;  // its requests have ended: another try plans without
   }
-  observer_->end_launches();
+  observers_.tell(&StepObserver::end_launches);
   publish_stats();  // while the step is computed, others see it run
-  if (steps_.empty()) return observer_->idle() || took || undone;
+  if (steps_.empty()) return observers_.ask(&StepObserver::idle) || took || undone;
   finish_oldest();
   publish_stats();
   return true;
@@ -254,7 +254,7 @@ template <class Scheduling, class Blocks, class Preemption>
 void EngineCore<Scheduling, Blocks, Preemption>::reset() {
   const std::lock_guard lock(mutex_);
   steps_.undo_all();
-  observer_->reset([this](Request& request) { requests_.schedule(request); });
+  observers_.tell(&StepObserver::reset, [this](Request& request) { requests_.schedule(request); });
   scheduler_.forget_kv();
   launcher_.forget();
   publish_stats();
@@ -267,7 +267,7 @@ void EngineCore<Scheduling, Blocks, Preemption>::shut_down() noexcept {
   steps_.drop_all();
   is_shut_down_ = true;
   requests_.shut_down();
-  observer_->finish();
+  observers_.tell(&StepObserver::finish);
   publish_stats();
 }
 
@@ -275,7 +275,7 @@ template <class Scheduling, class Blocks, class Preemption>
 void EngineCore<Scheduling, Blocks, Preemption>::check_invariants() const {
   const std::lock_guard lock(mutex_);
   scheduler_.check_invariants();
-  observer_->check_invariants();
+  observers_.tell(&StepObserver::check_invariants);
   steps_.check_invariants();
 }
 

@@ -16,7 +16,6 @@
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_checks.hpp"
 #include "nanovllm/kv/block_list.hpp"
-#include "nanovllm/kv/block_stats.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
@@ -24,6 +23,13 @@
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 
 namespace nanovllm {
+
+/// Counters since the block manager was made.
+struct BlockStats {
+  std::int64_t num_queried_tokens = 0;  ///< tokens of the sequences that were admitted
+  std::int64_t num_hit_tokens = 0;      ///< of them, found in the prefix cache
+  std::int64_t num_evictions = 0;       ///< cached blocks that were reused for other tokens
+};
 
 /// The state of a pool of `num_blocks` blocks: reference counts, the free list, and which blocks
 /// the prefix cache has. It deals in block ids only and never touches the pool's memory. Not
@@ -101,7 +107,7 @@ class BlockManager {
   /// Changes whenever `match` could give another answer for the same tokens.
   [[nodiscard]] std::uint64_t cache_version() const { return cache_.version(); }
 
-  /// Throws Error unless all blocks of `match` can be adopted, those of the host apart.
+  /// Throws Error unless all blocks of `match` can be adopted, those outside apart.
   void check_adoptable(const PrefixMatch& match) const {
     for_each_block(match, [this](BlockId block) {
       check(is_published(block), "adopt: block ", block, " is not in the prefix cache");
@@ -125,7 +131,7 @@ class BlockManager {
     if (!enable_prefix_caching_) return;
     stats_.num_queried_tokens += num_tokens;
     stats_.num_hit_tokens +=
-        match.host_blocks.empty() ? match.num_tokens : match.num_shared_tokens(kBlockSize);
+        match.outside.empty() ? match.num_tokens : match.num_shared_tokens(kBlockSize);
   }
 
   /// The same for blocks of another sequence, not from the cache. Throws Error, having changed

@@ -129,7 +129,7 @@ class PlanBuilder {
     if (s.num_prompt_logits_left > 0) return false;  // it computes its prompt in any case
     const Fork fork = find_fork(s);
     if (fork.must_wait && !s.is_beam) return true;
-    const std::int32_t num_own = std::max(s.num_swapped_tokens, fork.num_tokens);
+    const std::int32_t num_own = std::max(s.kept.num_tokens, fork.num_tokens);
     return std::any_of(prefilling_.begin(), prefilling_.end(), [&](const Prefilling& other) {
       return goes_before(*other.sequence, s) &&
              num_common_tokens(s, *other.sequence) - std::max(other.num_published, num_own) >=
@@ -241,34 +241,34 @@ class PlanBuilder {
       return admit_behind(s, own_prefix(s), nullptr, max_tokens, min_end);
     const Fork fork = find_fork(s);
     const PrefixMatch& cached = find_prefix(s);
-    if (s.num_swapped_tokens > fork.num_tokens && is_worth_swapping_in(s, cached))
-      return admit_behind(s, swapped_prefix(s, cached), nullptr, max_tokens, min_end);
-    // For as many tokens, copies from the host cost more than the fork's one block on the device.
-    if (fork.num_tokens < cached.num_tokens + (cached.host_blocks.empty() ? 1 : 0))
+    if (s.kept.num_tokens > fork.num_tokens && is_worth_copying(s, cached))
+      return admit_behind(s, kept_prefix(s, cached), nullptr, max_tokens, min_end);
+    // For as many tokens, copies from outside cost more than the fork's one block.
+    if (fork.num_tokens < cached.num_tokens + (cached.outside.empty() ? 1 : 0))
       return admit_behind(s, cached, nullptr, max_tokens, min_end);
     return admit_behind(s, shared_prefix(fork, Blocks::block_size()), fork.source, max_tokens,
                         min_end);
   }
 
-  /// Whether `s` has more in its own blocks of the host than the cache has, or as much where the
-  /// cache's would have to be copied, too.
-  static bool is_worth_swapping_in(const Sequence& s, const PrefixMatch& cached) {
-    return s.num_swapped_tokens >= cached.num_tokens + (cached.host_blocks.empty() ? 1 : 0);
+  /// Whether more is kept of `s` than the cache has, or as much where the cache's would have to be
+  /// copied, too.
+  static bool is_worth_copying(const Sequence& s, const PrefixMatch& cached) {
+    return s.kept.num_tokens >= cached.num_tokens + (cached.outside.empty() ? 1 : 0);
   }
 
-  /// What there is of a sequence that was swapped out: the cache's whole blocks, which need not be
-  /// copied, and after them its own in host memory.
-  static PrefixMatch swapped_prefix(const Sequence& s, const PrefixMatch& cached) {
-    PrefixMatch match{.num_tokens = s.num_swapped_tokens, .blocks = cached.blocks};
-    match.host_blocks.assign(s.host_table.begin() + num_hits(cached), s.host_table.end());
+  /// What there is of a sequence that was kept: the cache's whole blocks, which need not be copied,
+  /// and after them its own outside.
+  static PrefixMatch kept_prefix(const Sequence& s, const PrefixMatch& cached) {
+    PrefixMatch match{.num_tokens = s.kept.num_tokens, .blocks = cached.blocks};
+    match.outside.assign(s.kept.blocks.begin() + num_hits(cached), s.kept.blocks.end());
     return match;
   }
 
-  /// What a sequence need not compute again of which logits of the prompt are wanted: its own
-  /// blocks of the host, where it was swapped out after rows that were handed out.
+  /// What a sequence need not compute again of which logits of the prompt are wanted: what is kept
+  /// of it, where it was preempted after rows that were handed out.
   static PrefixMatch own_prefix(const Sequence& s) {
-    const bool is_usable = s.num_swapped_tokens <= s.first_prompt_logit();
-    return is_usable ? swapped_prefix(s, {}) : PrefixMatch{};
+    const bool is_usable = s.kept.num_tokens <= s.first_prompt_logit();
+    return is_usable ? kept_prefix(s, {}) : PrefixMatch{};
   }
 
   std::int32_t admit_behind(Sequence& s, const PrefixMatch& match, const Sequence* fork_of,
@@ -297,10 +297,10 @@ class PlanBuilder {
     reserve_ += num_blocks_wanted(s) - num_hits(match);
     ++num_running_;
     --num_free_logits_;
-    // What a sibling computes, or comes from the host, the cache may not have been told of yet.
+    // What a sibling computes, or comes from outside, the cache may not have been told of yet.
     const bool is_published = fork_of == nullptr || fork_of->status == SequenceStatus::held;
     const std::int32_t num_published =
-        match.host_blocks.empty() ? begin : match.num_shared_tokens(Blocks::block_size());
+        match.outside.empty() ? begin : match.num_shared_tokens(Blocks::block_size());
     if (prefix_wait_tokens_ > 0) prefilling_.push_back({&s, is_published ? num_published : 0});
     append(chunks_,
            {.sequence = &s, .begin = begin, .end = end, .prefix = match, .fork_of = fork_of},

@@ -13,7 +13,6 @@
 #include "nanovllm/sched/pool_forecast.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
-#include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {
 
@@ -23,9 +22,6 @@ namespace nanovllm {
 void check_plan(const StepPlan& plan, std::size_t num_running, const BatchConfig& config,
                 std::uint64_t mark, std::int32_t block_size);
 
-/// Whether `prefix` goes on in blocks of the host's pool that are its sequence's own.
-[[nodiscard]] bool is_swapped_in(const PrefixMatch& prefix, const Sequence& s) noexcept;
-
 /// Throws Error unless the pool has the blocks that `plan` takes.
 template <class Blocks>
 void check_blocks(const StepPlan& plan, const Blocks& blocks) {
@@ -34,8 +30,6 @@ void check_blocks(const StepPlan& plan, const Blocks& blocks) {
   for (const PlannedSequence& p : plan.sequences) {
     if (p.fork_of == nullptr) {
       blocks.check_adoptable(p.prefix);
-      if (!is_swapped_in(p.prefix, *p.sequence))
-        HostPoolOf<Blocks>::check_in_tier(blocks, p.prefix.host_blocks);
     } else {
       blocks.check_shareable(p.prefix);
     }
@@ -68,13 +62,6 @@ void check_newest(const StepPlan& plan);
 
 namespace nanovllm {
 
-NANOVLLM_INLINE bool is_swapped_in(const PrefixMatch& prefix, const Sequence& s) noexcept {
-  const std::vector<BlockId>& table = s.host_table;
-  return prefix.num_tokens == s.num_swapped_tokens && prefix.blocks.size() < table.size() &&
-         std::equal(prefix.host_blocks.begin(), prefix.host_blocks.end(),
-                    table.begin() + static_cast<std::ptrdiff_t>(prefix.blocks.size()), table.end());
-}
-
 namespace detail {
 
 /// Throws Error unless `s` is in the plan that has `mark` for the first time, and in the queue that
@@ -98,16 +85,9 @@ NANOVLLM_INLINE bool is_fork(const PrefixMatch& prefix, const Sequence& source, 
 /// Throws Error unless the numbers of `prefix`, which `s` is to adopt, agree.
 NANOVLLM_INLINE void check_prefix(const PrefixMatch& prefix, const Sequence& s,
                                   std::int32_t block_size) {
+  if (!prefix.outside.empty()) return;  // see Outside::check_admitted
   const std::int32_t in_blocks = prefix.num_shared_tokens(block_size);
   const std::int32_t behind = prefix.num_tokens - in_blocks;
-  if (!prefix.host_blocks.empty()) {
-    const auto in_host = static_cast<std::int32_t>(prefix.host_blocks.size()) * block_size;
-    check(!prefix.copy_tail && (behind == in_host || is_swapped_in(prefix, s)), "begin: request ",
-          s.id, ", of which ", s.num_swapped_tokens, " tokens are in ", s.host_table.size(),
-          " blocks of the host, is to go on behind ", prefix.num_tokens, " tokens, ", behind,
-          " of them in ", prefix.host_blocks.size(), " blocks of the host");
-    return;
-  }
   check(prefix.copy_tail ? behind > 0 && behind < block_size : behind == 0, "begin: request ", s.id,
         " is to adopt ", prefix.num_tokens, " tokens, ", in_blocks,
         " of them in whole blocks, with", prefix.copy_tail ? " a" : "out a", " block to be copied");
@@ -122,12 +102,12 @@ NANOVLLM_INLINE void check_planned(const PlannedSequence& p, std::int32_t block_
   const PrefixMatch& prefix = p.prefix;
   if (is_new) {
     check_prefix(prefix, s, block_size);
-    check(p.fork_of == nullptr || (prefix.host_blocks.empty() && is_fork(prefix, *p.fork_of, s)),
+    check(p.fork_of == nullptr || (prefix.outside.empty() && is_fork(prefix, *p.fork_of, s)),
           "begin: request ", s.id, " is to share ", prefix.num_tokens,
           " tokens with a sequence that has not computed them");
   } else {
     check(prefix.num_tokens == 0 && prefix.blocks.empty() && !prefix.copy_tail &&
-              prefix.host_blocks.empty() && p.fork_of == nullptr,
+              prefix.outside.empty() && p.fork_of == nullptr,
           "begin: request ", s.id, " runs and cannot adopt blocks");
   }
   const std::int32_t begin = is_new ? prefix.num_tokens : s.num_computed_tokens;

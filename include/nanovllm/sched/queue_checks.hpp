@@ -42,12 +42,6 @@ void check_queues(std::span<Sequence* const> running, const WaitingQueue& waitin
                   std::span<Sequence* const> held, std::span<const std::int32_t> ref_counts,
                   std::int32_t block_size, const BatchConfig& config, int num_under_way);
 
-/// Throws Error unless sequences that wait have as many blocks of the host's pool as what was
-/// swapped out of them needs, no two of them the same, and running ones have none. Returns for
-/// every block of the pool whether a sequence has it. O(blocks + sequences).
-std::vector<bool> check_host_tables(std::span<Sequence* const> running, const WaitingQueue& waiting,
-                                    std::int32_t num_host_blocks, std::int32_t block_size);
-
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
@@ -131,30 +125,6 @@ NANOVLLM_INLINE void check_queues(std::span<Sequence* const> running, const Wait
   const std::size_t num_going_on = nanovllm::num_going_on(running, num_under_way);
   check(num_going_on <= static_cast<std::size_t>(config.max_num_seqs), "scheduler: ", num_going_on,
         " sequences run, at most ", config.max_num_seqs, " may");
-}
-
-NANOVLLM_INLINE std::vector<bool> check_host_tables(std::span<Sequence* const> running,
-                                                    const WaitingQueue& waiting,
-                                                    std::int32_t num_host_blocks,
-                                                    std::int32_t block_size) {
-  for (const Sequence* s : running) {
-    check(s->host_table.empty() && s->num_swapped_tokens == 0, "scheduler: request ", s->id,
-          " runs, but is swapped out");
-  }
-  std::vector<bool> is_held(static_cast<std::size_t>(num_host_blocks), false);
-  for (const Sequence* s : waiting) {
-    const auto held = static_cast<std::int32_t>(s->host_table.size());
-    check(held == ceil_div(s->num_swapped_tokens, block_size) &&
-              s->num_swapped_tokens < s->num_tokens(),
-          "scheduler: request ", s->id, " of ", s->num_tokens(), " tokens has ", held,
-          " blocks of the host for ", s->num_swapped_tokens, " tokens");
-    for (const BlockId block : s->host_table) {
-      check(!is_held.at(static_cast<std::size_t>(block)), "scheduler: block ", block,
-            " of the host is held by request ", s->id, " and another");
-      is_held[static_cast<std::size_t>(block)] = true;
-    }
-  }
-  return is_held;
 }
 
 }  // namespace nanovllm

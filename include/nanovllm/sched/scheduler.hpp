@@ -17,6 +17,7 @@
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/beams.hpp"
 #include "nanovllm/sched/copy_on_write.hpp"
+#include "nanovllm/sched/outside.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/policy/continuous_batching.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
@@ -26,7 +27,6 @@
 #include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/sched/step_room.hpp"
 #include "nanovllm/with/sessions/held_sequences.hpp"
-#include "nanovllm/with/tiers/swapping.hpp"
 
 namespace nanovllm {
 
@@ -52,8 +52,8 @@ namespace nanovllm {
 /// Blocks change hands at once, even those that a step under way still writes to: **steps must be
 /// computed in the order in which they began**, so the next holder of a block writes to it later.
 ///
-/// Beams that await a choice, held sequences and swaps to host memory have classes of their own:
-/// `beams`, `held` and `swaps` lead to them.
+/// Beams that await a choice and held sequences have classes of their own: `beams` and `held` lead
+/// to them. What is kept outside of the pool is the block manager's, see Outside.
 ///
 /// Sequences belong to the caller and must stay where they are from `add` until they are finished
 /// and every step that has them is committed or cancelled. Between those calls only the scheduler
@@ -61,7 +61,7 @@ namespace nanovllm {
 /// except between `schedule` and the reading of the step's block tables.
 ///
 /// @tparam Policy      decides what a step computes; a SchedulingPolicyLike.
-/// @tparam Blocks      a BlockManager or TieredBlockManager, or a type with the members of either.
+/// @tparam Blocks      a BlockManager, or a type with its members.
 /// @tparam Preemption  chooses the sequence to preempt when the pool is full; a PreemptionLike.
 template <class Policy, class Blocks, class Preemption>
 class Scheduler {
@@ -137,9 +137,12 @@ class Scheduler {
   /// queues, or needs more blocks than are free; PlanBuilder makes no such plans.
   void begin(StepPlan& plan) {
     check_room();
+    for (const PlannedSequence& p : plan.sequences) {
+      if (p.sequence->status == SequenceStatus::waiting) states_.outside().check_admitted(p);
+    }
     check_plan(plan, num_going_on(), config_, states_.next_mark(), Blocks::block_size());
     check_blocks(plan, states_.blocks());
-    make_room(plan, states_.running(), states_.blocks());  // nothing after this can fail
+    make_room(plan, states_.running(), states_.outside());  // nothing after this can fail
     apply(plan);
   }
 
@@ -168,7 +171,7 @@ class Scheduler {
   /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
   /// sequences are as before; those it admitted stay admitted, less the tokens that were to be
   /// copied for them; those that it forked wait again, for the step before may be undone, too; and
-  /// those it preempted wait. Nothing is left of what it was to copy to host memory. Where the step
+  /// those it preempted wait. Nothing is left of what it was to copy outside. Where the step
   /// after it has already filled the places of sequences that were ending, its youngest wait again.
   /// Throws Error when it is not the newest.
   void cancel(const StepPlan& plan) {
@@ -187,7 +190,7 @@ class Scheduler {
       s.num_computed_tokens = num_uncopied_tokens(p, Blocks::block_size());
       states_.drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
-    states_.swaps().cancel(plan);
+    states_.outside().cancel(plan);
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
       states_.preempt(*states_.running().back());
   }
@@ -203,7 +206,6 @@ class Scheduler {
   [[nodiscard]] Beams<States>& beams() { return beams_; }
   [[nodiscard]] HeldSequences<Blocks>& held() { return states_.held(); }
   [[nodiscard]] const HeldSequences<Blocks>& held() const { return states_.held(); }
-  [[nodiscard]] const SwapStats& swaps() const { return states_.swaps().stats(); }
 
   [[nodiscard]] bool has_work() const {
     return !states_.waiting().empty() || !states_.running().empty();
@@ -216,14 +218,14 @@ class Scheduler {
   [[nodiscard]] const Preemption& preemption() const { return preemption_; }
   [[nodiscard]] const BatchConfig& config() const { return config_; }
   [[nodiscard]] const Blocks& blocks() const { return states_.blocks(); }
-  [[nodiscard]] Blocks& blocks() { return states_.blocks(); }  ///< for what fills the host's pool
+  [[nodiscard]] Blocks& blocks() { return states_.blocks(); }
 
   /// Throws Error naming the broken invariant. O(blocks + sequences).
   void check_invariants() const {
     states_.blocks().check_invariants();
     check_queues(states_.running(), states_.waiting(), states_.held().sequences(),
                  states_.blocks().ref_counts(), Blocks::block_size(), config_, num_under_way_);
-    states_.swaps().check_invariants(states_.running(), states_.waiting());
+    states_.outside().check_invariants(states_.running(), states_.waiting());
   }
 
  private:
@@ -237,20 +239,20 @@ class Scheduler {
     }
     for (Sequence* s : plan.preempted) {
       preemption_.vacate(*s, plan.block_copies);
-      states_.swaps().swap_out(*s, plan, preemption_);
+      states_.outside().preempt(*s, plan, preemption_);
       states_.preempt(*s);
     }
     std::int32_t num_rows = 0;  // of logits
     for (PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
-      give_blocks(p, plan, blocks);
+      give_blocks(p, plan, blocks, states_.outside());
       s.num_computed_tokens = p.end;
       num_rows += p.num_prompt_logits;
       s.pending.push(num_rows, p.num_outputs());
       num_rows += p.num_logits;
     }
     release_sources(plan, blocks);
-    states_.swaps().begin(plan);
+    states_.outside().begin(plan);
   }
 
   /// `p` is computed; `outcome` is what it sampled, or null.

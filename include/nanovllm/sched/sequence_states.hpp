@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/sched/outside.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/with/sessions/held_sequences.hpp"
-#include "nanovllm/with/tiers/swapping.hpp"
 
 namespace nanovllm {
 
@@ -33,7 +33,7 @@ class SequenceStates {
  public:
   /// @param max_held_blocks  the budget of HeldSequences.
   SequenceStates(Blocks blocks, std::optional<std::int32_t> max_held_blocks)
-      : blocks_(std::move(blocks)), held_(blocks_, max_held_blocks), swaps_(blocks_) {}
+      : blocks_(std::move(blocks)), held_(blocks_, max_held_blocks), outside_(blocks_) {}
   SequenceStates(const SequenceStates&) = delete;
   SequenceStates& operator=(const SequenceStates&) = delete;
 
@@ -95,7 +95,7 @@ class SequenceStates {
       ++num_finished_;
     } else {
       leave_queue(s);
-      swaps_.keep(s, 0);
+      outside_.cut(s, 0);
     }
     s.status = SequenceStatus::finished;
     s.finish_reason = reason;
@@ -122,10 +122,10 @@ class SequenceStates {
 
   /// The range of `p` is computed, and what is before `end` stays; the rest is to be computed
   /// again. If the sequence waits, the step after this one has preempted it: its blocks are gone,
-  /// or in host memory with all that this step has written.
+  /// or kept outside with all that this step has written.
   void settle(const PlannedSequence& p, std::int32_t end) noexcept {
     Sequence& s = *p.sequence;
-    if (s.status != SequenceStatus::running) return swaps_.keep(s, end);
+    if (s.status != SequenceStatus::running) return outside_.cut(s, end);
     if (end < p.end) {
       s.num_computed_tokens = end;
       drop_blocks(s, Blocks::blocks_for(end));
@@ -136,7 +136,7 @@ class SequenceStates {
   /// What the pools hold is gone: all that run wait again, and nothing is kept for any sequence.
   void forget_kv() {
     while (!running_.empty()) preempt(*running_.back());
-    for (Sequence* s : waiting_) swaps_.keep(*s, 0);
+    for (Sequence* s : waiting_) outside_.cut(*s, 0);
     held_.give_up_all();
     blocks_.forget();
   }
@@ -157,8 +157,8 @@ class SequenceStates {
   [[nodiscard]] const Blocks& blocks() const { return blocks_; }
   [[nodiscard]] HeldSequences<Blocks>& held() { return held_; }
   [[nodiscard]] const HeldSequences<Blocks>& held() const { return held_; }
-  [[nodiscard]] Swaps<Blocks>& swaps() { return swaps_; }
-  [[nodiscard]] const Swaps<Blocks>& swaps() const { return swaps_; }
+  [[nodiscard]] Outside<Blocks>& outside() { return outside_; }
+  [[nodiscard]] const Outside<Blocks>& outside() const { return outside_; }
   /// Another number at every call, to mark sequences with.
   [[nodiscard]] std::uint64_t next_mark() noexcept { return ++num_marks_; }
   [[nodiscard]] std::int64_t num_preemptions() const { return num_preemptions_; }
@@ -178,7 +178,7 @@ class SequenceStates {
 
   Blocks blocks_;
   HeldSequences<Blocks> held_;
-  Swaps<Blocks> swaps_;
+  Outside<Blocks> outside_;
   std::vector<Sequence*> running_;  ///< in the order of admission
   WaitingQueue waiting_;
   std::int64_t num_preemptions_ = 0;

@@ -28,14 +28,14 @@ struct PlannedSequence {
   std::int32_t num_logits = 0;         ///< 0; or end - (the sequence's length) + 1
   std::int32_t num_prompt_logits = 0;  ///< Sequence::num_prompt_logits(begin, end)
   std::int32_t num_hidden = 0;         ///< 1: the last token's row gives its hidden state alone
-  PrefixMatch prefix{};  ///< what is there of a new sequence: in the prefix cache, in host memory
+  PrefixMatch prefix{};  ///< what is there of a new sequence: in the prefix cache, outside
   /// If not null: `prefix` is not from the cache, but of this sequence, a sibling that runs or the
   /// one that it continues.
   const Sequence* fork_of = nullptr;
   /// Set by `Scheduler::begin`: others hold the block in which the range begins, so the sequence
   /// has a copy of it instead.
   bool copies_block = false;
-  bool is_swapped_in = false;  ///< likewise: what was swapped out of the sequence is copied back
+  bool is_resumed = false;  ///< likewise: what was kept of the sequence is copied back
 
   [[nodiscard]] std::int32_t num_tokens() const { return end - begin; }
   [[nodiscard]] std::int32_t num_outputs() const { return num_logits + num_hidden; }
@@ -46,11 +46,11 @@ struct PlannedSequence {
   }
 
   /// The first token that the prefix cache is to be told of. Of a fork nothing may be published
-  /// yet, for its source may have gone before it was computed; and what comes from the host is new
-  /// to the cache, too.
+  /// yet, for its source may have gone before it was computed; and what comes from outside is
+  /// new to the cache, too.
   [[nodiscard]] std::int32_t first_unpublished(std::int32_t block_size) const noexcept {
     if (fork_of != nullptr) return 0;
-    return prefix.host_blocks.empty() ? begin : prefix.num_shared_tokens(block_size);
+    return prefix.outside.empty() ? begin : prefix.num_shared_tokens(block_size);
   }
 };
 
@@ -64,13 +64,12 @@ struct StepPlan {
   // Set by `Scheduler::begin`, to be done after all earlier steps and before this one computes
   // anything, list by list: a block that is copied down may be the target of another list. No list
   // has a target twice, and no target is in two lists.
-  /// From the device's pool to the host's: of sequences that are swapped out, and what the prefix
-  /// cache has no room for.
+  /// To outside: of preempted sequences, and what the prefix cache has no room for.
   std::vector<BlockCopy> copies_down{};
-  /// Within the device's pool. No block is source of one and target of another.
+  /// Within the pool. No block is source of one and target of another.
   std::vector<BlockCopy> block_copies{};
-  /// From the host's pool to the device's: of sequences that are admitted. None of these sources is
-  /// a target of `copies_down`.
+  /// From outside: of sequences that are admitted. None of these sources is a target of
+  /// `copies_down`.
   std::vector<BlockCopy> copies_up{};
 
   [[nodiscard]] bool empty() const { return sequences.empty(); }

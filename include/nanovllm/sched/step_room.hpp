@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "nanovllm/sched/outside.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
-#include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {
 
@@ -22,30 +22,23 @@ void grow(std::vector<T>& list, std::size_t size) {
 /// Makes room for what `plan` appends to its sequences, to the `running` queue and to its lists of
 /// copies, which it empties.
 template <class Blocks>
-void make_room(StepPlan& plan, std::vector<Sequence*>& running, const Blocks& blocks) {
-  const bool has_host = HostPoolOf<Blocks>::num_blocks(blocks) > 0;
-  std::size_t num_admitted = 0, num_copies = 0, num_down = 0, num_up = 0;
+void make_room(StepPlan& plan, std::vector<Sequence*>& running, const Outside<Blocks>& outside) {
+  std::size_t num_admitted = 0, num_copies = 0, num_up = 0;
   for (const PlannedSequence& p : plan.sequences) {
     Sequence& s = *p.sequence;
     num_admitted += s.status == SequenceStatus::waiting ? 1 : 0;
     num_copies += p.prefix.copy_tail || p.begin % Blocks::block_size() > 0 ? 1 : 0;
-    num_up += p.prefix.host_blocks.size();
-    if (has_host) num_down += static_cast<std::size_t>(Blocks::blocks_for(p.end));
+    num_up += p.prefix.outside.size();
     grow(s.block_table, static_cast<std::size_t>(Blocks::blocks_for(p.end)));
   }
-  for (Sequence* s : plan.preempted) {
-    num_copies += s->block_table.size();
-    if (!has_host) continue;
-    num_down += s->block_table.size();
-    grow(s->host_table, s->block_table.size());
-  }
+  for (const Sequence* s : plan.preempted) num_copies += s->block_table.size();
   grow(running, running.size() + num_admitted);
   plan.copies_down.clear();
   plan.block_copies.clear();
   plan.copies_up.clear();
-  grow(plan.copies_down, num_down);
   grow(plan.block_copies, num_copies);
   grow(plan.copies_up, num_up);
+  outside.make_room(plan);
 }
 
 /// Makes room for the tokens of `outcomes`.

@@ -23,6 +23,7 @@
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
+#include "nanovllm/with/tiers/swapping.hpp"
 
 namespace nanovllm::test {
 

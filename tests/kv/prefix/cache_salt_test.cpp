@@ -237,13 +237,13 @@ class Ledger {
     PrefixMatch match = blocks_.match(tokens, salt);
     for (std::size_t i = 0; i < match.blocks.size(); ++i)
       check_found(device_, match.blocks[i], salt, tokens, (i + 1) * kB);
-    for (std::size_t i = 0; i < match.host_blocks.size(); ++i)
-      check_found(host_, match.host_blocks[i], salt, tokens, (match.blocks.size() + i + 1) * kB);
+    for (std::size_t i = 0; i < match.outside.size(); ++i)
+      check_found(host_, match.outside[i], salt, tokens, (match.blocks.size() + i + 1) * kB);
     if (match.copy_tail)
       check_found(device_, *match.copy_tail, salt, tokens,
                   static_cast<std::size_t>(match.num_tokens));
     num_found += match.num_tokens;
-    num_on_host += std::ssize(match.host_blocks);
+    num_on_host += std::ssize(match.outside);
     num_tails += match.copy_tail ? 1 : 0;
     const auto wanted = static_cast<std::size_t>((length + kB - 1) / kB);
     const auto num_new = static_cast<std::int32_t>(wanted - match.blocks.size());

@@ -147,15 +147,16 @@ TEST_CASE("a swapped sequence comes back with all its tokens, and none is comput
     engine.scheduler.commit(plan, outcomes(plan));
   }
   REQUIRE(victim.status == SequenceStatus::waiting);
-  const std::int32_t num_swapped = victim.num_swapped_tokens;
+  const std::int32_t num_swapped = victim.kept.num_tokens;
   REQUIRE(num_swapped == victim.num_tokens() - 1);
-  REQUIRE(victim.host_table.size() == static_cast<std::size_t>((num_swapped + 3) / 4));
-  REQUIRE(engine.scheduler.swaps().num_out == 1);
-  const auto num_host_free = static_cast<std::int32_t>(8 - victim.host_table.size());
+  REQUIRE(victim.kept.blocks.size() == static_cast<std::size_t>((num_swapped + 3) / 4));
+  REQUIRE(engine.scheduler.blocks().swap_stats().num_out == 1);
+  const auto num_host_free = static_cast<std::int32_t>(8 - victim.kept.blocks.size());
   REQUIRE(engine.scheduler.blocks().num_free_host() == num_host_free);
   computed += run_to_end(engine);
-  REQUIRE(engine.scheduler.swaps().num_in == engine.scheduler.swaps().num_out);
-  REQUIRE(engine.scheduler.swaps().num_fallbacks == 0);
+  REQUIRE(engine.scheduler.blocks().swap_stats().num_in ==
+          engine.scheduler.blocks().swap_stats().num_out);
+  REQUIRE(engine.scheduler.blocks().swap_stats().num_fallbacks == 0);
   REQUIRE(engine.scheduler.blocks().num_free_host() == 8);
   REQUIRE(computed == (3 + 11 + 3) + 3 * 13);  // the last token of each is never computed
 }
@@ -165,9 +166,9 @@ TEST_CASE("without room in host memory a sequence is computed again", "[preempti
   Simulated<SwapPreemption> engine(kSwapConfig, 8, false, num_host_blocks);
   for (const int first : {0, 100, 200}) engine.add(iota(first == 100 ? 11 : 9, first), 14);
   until_preempted(engine);
-  REQUIRE(engine.requests[2]->host_table.empty());
-  REQUIRE(engine.scheduler.swaps().num_out == 0);
-  REQUIRE(engine.scheduler.swaps().num_fallbacks == 1);
+  REQUIRE(engine.requests[2]->kept.blocks.empty());
+  REQUIRE(engine.scheduler.blocks().swap_stats().num_out == 0);
+  REQUIRE(engine.scheduler.blocks().swap_stats().num_fallbacks == 1);
   REQUIRE(engine.scheduler.blocks().num_free_host() == num_host_blocks);
   run_to_end(engine);
 }
@@ -176,8 +177,8 @@ TEST_CASE("a policy may swap some sequences and compute others again", "[preempt
   Simulated<SwapLong> engine(kSwapConfig, 8, false, 100);
   fill(engine);
   until_preempted(engine);
-  REQUIRE(engine.scheduler.swaps().num_out == 0);
-  REQUIRE(engine.scheduler.swaps().num_fallbacks == 0);
+  REQUIRE(engine.scheduler.blocks().swap_stats().num_out == 0);
+  REQUIRE(engine.scheduler.blocks().swap_stats().num_fallbacks == 0);
 }
 
 TEST_CASE("what the prefix cache still has is not copied back", "[preemption][swap]") {
@@ -187,7 +188,7 @@ TEST_CASE("what the prefix cache still has is not copied back", "[preemption][sw
   engine.step();
   until_preempted(engine);
   const Sequence& victim = *engine.requests[1];
-  const std::size_t num_swapped = victim.host_table.size();
+  const std::size_t num_swapped = victim.kept.blocks.size();
   REQUIRE(num_swapped >= 3);
   while (victim.status == SequenceStatus::waiting) {
     const StepPlan plan = engine.start();
@@ -218,24 +219,24 @@ TEST_CASE("aborted, forgotten and cancelled sequences leave nothing in host memo
     StepPlan plan = engine.scheduler.schedule();
     for (; plan.preempted.empty(); plan = engine.scheduler.schedule()) engine.step();
     engine.scheduler.begin(plan);
-    REQUIRE(plan.copies_down.size() == engine.requests[2]->host_table.size());
+    REQUIRE(plan.copies_down.size() == engine.requests[2]->kept.blocks.size());
     engine.scheduler.cancel(plan);
-    REQUIRE(engine.requests[2]->num_swapped_tokens == 0);
-    REQUIRE(engine.scheduler.swaps().num_fallbacks == 1);
-    REQUIRE(engine.scheduler.swaps().num_out == 0);
+    REQUIRE(engine.requests[2]->kept.num_tokens == 0);
+    REQUIRE(engine.scheduler.blocks().swap_stats().num_fallbacks == 1);
+    REQUIRE(engine.scheduler.blocks().swap_stats().num_out == 0);
   }
   SECTION("the step that swaps it in is cancelled") {
     until_preempted(engine);
     for (const int i : {0, 1})
       engine.scheduler.abort(*engine.requests[static_cast<std::size_t>(i)]);
-    const std::size_t num_swapped = engine.requests[2]->host_table.size();
+    const std::size_t num_swapped = engine.requests[2]->kept.blocks.size();
     StepPlan plan = engine.scheduler.schedule();
     engine.scheduler.begin(plan);
     REQUIRE(plan.copies_up.size() == num_swapped);
-    REQUIRE(engine.scheduler.swaps().num_in == 1);
+    REQUIRE(engine.scheduler.blocks().swap_stats().num_in == 1);
     engine.scheduler.cancel(plan);
-    REQUIRE(engine.scheduler.swaps().num_in == 0);
-    REQUIRE(engine.scheduler.swaps().num_dropped == 1);
+    REQUIRE(engine.scheduler.blocks().swap_stats().num_in == 0);
+    REQUIRE(engine.scheduler.blocks().swap_stats().num_dropped == 1);
     REQUIRE(engine.requests[2]->num_computed_tokens == 0);
     REQUIRE(engine.requests[2]->block_table.empty());
   }
@@ -252,15 +253,15 @@ TEST_CASE("a plan that brings back another's blocks is refused", "[preemption][s
   until_preempted(engine);
   for (const int i : {0, 1}) engine.scheduler.abort(*engine.requests[static_cast<std::size_t>(i)]);
   const StepPlan good = engine.scheduler.schedule();
-  REQUIRE_FALSE(good.sequences.at(0).prefix.host_blocks.empty());
+  REQUIRE_FALSE(good.sequences.at(0).prefix.outside.empty());
   const auto refused = [&](auto change) {
     StepPlan plan = good;
     change(plan.sequences[0]);
     REQUIRE_THROWS_WITH(engine.scheduler.begin(plan), Catch::Matchers::Contains("of the host"));
     engine.scheduler.check_invariants();
   };
-  refused([](PlannedSequence& p) { p.prefix.host_blocks[0] += 1; });
-  refused([](PlannedSequence& p) { p.prefix.host_blocks.pop_back(); });
+  refused([](PlannedSequence& p) { p.prefix.outside[0] += 1; });
+  refused([](PlannedSequence& p) { p.prefix.outside.pop_back(); });
   refused([](PlannedSequence& p) { --p.prefix.num_tokens, --p.begin; });
   refused([](PlannedSequence& p) { p.prefix.copy_tail = 0; });
   StepPlan plan = good;

@@ -8,6 +8,9 @@
 #include "catch.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
+#include "nanovllm/sched/outside.hpp"
+#include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 using namespace nanovllm;
@@ -41,41 +44,44 @@ TEST_CASE("a pool of no blocks gives none, and one of fewer is refused", "[host_
   REQUIRE_THROWS_WITH(HostPool(-1), "host pool: the number of blocks must be >= 0, got -1");
 }
 
-TEST_CASE("A block manager without a pool in host memory has no blocks there") {
+TEST_CASE("A block manager without a pool in host memory keeps nothing there") {
   using Blocks = BlockManager<2, HashPrefixCache<2>>;
-  using Host = HostPoolOf<Blocks>;
+  STATIC_REQUIRE(!Outside<Blocks>::kKeepsSequences);
   Blocks blocks(3, true);
-  CHECK(Host::num_blocks(blocks) == 0);
-  CHECK(Host::num_free(blocks) == 0);
-  std::vector<BlockCopy> saved;
-  CHECK(Host::allocate(blocks, saved).has_value());
+  Outside<Blocks> outside(blocks);
+  StepPlan plan;
+  CHECK(outside.allocate(plan).has_value());
   CHECK(blocks.num_free() == 2);
-  CHECK(saved.empty());
-  const BlockId host = 0;
-  CHECK_NOTHROW(Host::check_in_tier(blocks, {}));
-  CHECK_THROWS_AS(Host::check_in_tier(blocks, std::span(&host, 1)), Error);
+  CHECK(plan.copies_down.empty());
+  PlannedSequence planned;
+  CHECK_NOTHROW(outside.check_admitted(planned));
+  planned.prefix.outside = {0};
+  CHECK_THROWS_WITH(outside.check_admitted(planned), "begin: there is no pool in host memory");
 }
 
 TEST_CASE("A block manager with a pool in host memory is asked for its own") {
   using Blocks = TieredBlockManager<2, HashPrefixCache<2>>;
-  using Host = HostPoolOf<Blocks>;
+  STATIC_REQUIRE(Outside<Blocks>::kKeepsSequences);
   Blocks blocks(1, true);
   blocks.add_host_pool(4);
-  CHECK(Host::num_blocks(blocks) == 4);
-  CHECK(Host::num_free(blocks) == 4);
-  std::vector<BlockCopy> saved;
-  saved.reserve(1);
+  Outside<Blocks> outside(blocks);
+  StepPlan plan;
+  plan.copies_down.reserve(1);
   const std::vector<TokenId> tokens{1, 2};
-  std::vector<BlockId> table{*Host::allocate(blocks, saved)};
+  std::vector<BlockId> table{*outside.allocate(plan)};
   blocks.publish(table, tokens, 0, 2);
   blocks.release(table);
-  CHECK(Host::allocate(blocks, saved).has_value());  // evicts what was published
-  REQUIRE(saved.size() == 1);
-  CHECK(saved[0].from == table[0]);
-  CHECK(Host::num_free(blocks) == 3);  // until the copy is made
-  blocks.end_copies();
-  CHECK(Host::num_free(blocks) == 4);
-  CHECK_NOTHROW(Host::check_in_tier(blocks, std::span(&saved[0].to, 1)));
-  const BlockId other = saved[0].to == 0 ? 1 : 0;
-  CHECK_THROWS_AS(Host::check_in_tier(blocks, std::span(&other, 1)), Error);
+  CHECK(outside.allocate(plan).has_value());  // evicts what was published
+  REQUIRE(plan.copies_down.size() == 1);
+  const BlockCopy saved = plan.copies_down[0];
+  CHECK(saved.from == table[0]);
+  CHECK(blocks.num_free_host() == 3);  // until the copy is made
+  outside.begin(plan);
+  CHECK(blocks.num_free_host() == 4);
+  Sequence s;
+  PlannedSequence planned{.sequence = &s};
+  planned.prefix = {.num_tokens = 2, .outside = {saved.to}};
+  CHECK_NOTHROW(outside.check_admitted(planned));
+  planned.prefix.outside = {saved.to == 0 ? 1 : 0};
+  CHECK_THROWS_AS(outside.check_admitted(planned), Error);
 }

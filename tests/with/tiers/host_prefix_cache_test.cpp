@@ -48,19 +48,19 @@ TEMPLATE_TEST_CASE("a match goes on into the blocks that were saved, and no othe
   tier.check_invariants();
   REQUIRE((tier.copy_of(5) == 2 && tier.copy_of(3) == 0 && !tier.copy_of(1) && !tier.copy_of(6)));
 
-  REQUIRE(extended(tier, {1, 2, 3, 4, 1, 2}).host_blocks == Table{0, 2});
+  REQUIRE(extended(tier, {1, 2, 3, 4, 1, 2}).outside == Table{0, 2});
   REQUIRE(extended(tier, {1, 2, 3, 4, 1, 2}).num_tokens == 4);
-  REQUIRE(extended(tier, {1, 2, 3}).host_blocks == Table{0});
-  REQUIRE(extended(tier, {1}).host_blocks.empty());
-  REQUIRE(extended(tier, {3, 4}).host_blocks.empty());
-  REQUIRE(extended(tier, {1, 2, 1, 2}).host_blocks == Table{0});
-  REQUIRE(extended(tier, {1, 2, 3, 4}, {3}).host_blocks == Table{2});  // behind the device's
-  REQUIRE(extended(tier, {3, 4, 3, 4}, {6}).host_blocks.empty());
-  REQUIRE(extended(tier, {1, 2, 3, 4}, {0}).host_blocks.empty());  // of an unknown name
+  REQUIRE(extended(tier, {1, 2, 3}).outside == Table{0});
+  REQUIRE(extended(tier, {1}).outside.empty());
+  REQUIRE(extended(tier, {3, 4}).outside.empty());
+  REQUIRE(extended(tier, {1, 2, 1, 2}).outside == Table{0});
+  REQUIRE(extended(tier, {1, 2, 3, 4}, {3}).outside == Table{2});  // behind the device's
+  REQUIRE(extended(tier, {3, 4, 3, 4}, {6}).outside.empty());
+  REQUIRE(extended(tier, {1, 2, 3, 4}, {0}).outside.empty());  // of an unknown name
 
   for (const BlockId block : {3, 5, 1, 6, 7}) tier.forget_name(block);
   tier.check_invariants();
-  REQUIRE(extended(tier, {1, 2, 3, 4, 1, 2}).host_blocks == Table{0, 2});
+  REQUIRE(extended(tier, {1, 2, 3, 4, 1, 2}).outside == Table{0, 2});
   tier.name(Table{4, 5}, Tokens{1, 2, 3, 4}, 0, 4);  // computed again: the same names
   REQUIRE((tier.copy_of(4) == 0 && tier.copy_of(5) == 2));
 }
@@ -73,9 +73,9 @@ TEST_CASE("a tail to be copied gives way to a block of the host that has more",
   PrefixMatch match{.num_tokens = 6, .blocks = {1}, .copy_tail = 5};
   PrefixMatch other = match;
   tier.extend(match, iota(9));
-  REQUIRE((match.num_tokens == 8 && !match.copy_tail && match.host_blocks == Table{3}));
+  REQUIRE((match.num_tokens == 8 && !match.copy_tail && match.outside == Table{3}));
   tier.extend(other, iota(7));
-  REQUIRE((other.num_tokens == 6 && other.copy_tail == 5 && other.host_blocks.empty()));
+  REQUIRE((other.num_tokens == 6 && other.copy_tail == 5 && other.outside.empty()));
 }
 
 TEST_CASE("the least recently used block of the host goes first, but none that is held",
@@ -96,5 +96,5 @@ TEST_CASE("the least recently used block of the host goes first, but none that i
   REQUIRE((tier.size() == 1 && tier.contains(1) && !tier.contains(0)));
   tier.forget(1);
   tier.check_invariants();
-  REQUIRE((tier.size() == 0 && extended(tier, iota(6)).host_blocks.empty()));
+  REQUIRE((tier.size() == 0 && extended(tier, iota(6)).outside.empty()));
 }

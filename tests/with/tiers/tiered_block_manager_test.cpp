@@ -53,23 +53,23 @@ TEMPLATE_TEST_CASE("what the device's pool has no more room for is found in the 
   const Table second = compute(blocks, iota(4, 100), saved);  // two blocks make room
   REQUIRE(saved.size() == 2);
   REQUIRE((saved[0].from == first[2] && saved[1].from == first[1]));
-  REQUIRE((blocks.stats().num_saved == 2 && blocks.num_free_host() == 2));
+  REQUIRE((blocks.tier_stats().num_saved == 2 && blocks.num_free_host() == 2));
   PrefixMatch match = blocks.match(longer);
   REQUIRE((match.num_tokens == 6 && match.blocks == Table{first[0]}));
-  REQUIRE(match.host_blocks == Table{saved[1].to, saved[0].to});
-  blocks.check_in_tier(match.host_blocks);
+  REQUIRE(match.outside == Table{saved[1].to, saved[0].to});
+  blocks.check_in_tier(match.outside);
   blocks.check_invariants();
 
   SECTION("adopting counts it and holds it") {
     blocks.adopt(match, 7);
-    REQUIRE((blocks.stats().num_hit_tokens == 6 && blocks.stats().num_host_hit_tokens == 4));
+    REQUIRE((blocks.stats().num_hit_tokens == 6 && blocks.tier_stats().num_host_hit_tokens == 4));
     REQUIRE(blocks.num_free_host() == 0);
     Table taken(10);
     taken.clear();
     REQUIRE_FALSE(blocks.allocate_host(1, taken));
     blocks.end_copies();
     REQUIRE(blocks.allocate_host(2, taken));
-    REQUIRE_THROWS_WITH(blocks.check_in_tier(match.host_blocks),
+    REQUIRE_THROWS_WITH(blocks.check_in_tier(match.outside),
                         Catch::Matchers::Contains("is not in the prefix cache"));
     blocks.check_invariants();
   }
@@ -144,7 +144,7 @@ TEMPLATE_TEST_CASE("without a host's pool it does what a BlockManager does",
       const auto num_tokens = static_cast<std::int32_t>(tokens.size());
       const PrefixMatch match = plain.match(tokens), other = tiered.match(tokens);
       REQUIRE((match.num_tokens == other.num_tokens && match.blocks == other.blocks &&
-               match.copy_tail == other.copy_tail && other.host_blocks.empty()));
+               match.copy_tail == other.copy_tail && other.outside.empty()));
       plain.adopt(match, num_tokens);
       tiered.adopt(match, num_tokens);
       Table table = match.blocks;

@@ -2,12 +2,10 @@
 /// What steps and the state behind them add to `EngineStats`.
 
 #include <chrono>
-#include <type_traits>
 
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/sched/step_plan.hpp"
-#include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {
 
@@ -57,22 +55,14 @@ inline void count_step(EngineStats& stats, const StepPlan& plan, double device_s
 template <class Scheduler>
 void count_queues(EngineStats& stats, const Scheduler& scheduler) noexcept {
   const auto& blocks = scheduler.blocks();
-  using Host = HostPoolOf<std::remove_cvref_t<decltype(blocks)>>;
   stats.num_waiting = scheduler.num_waiting();
   stats.num_running = scheduler.num_running();
   stats.num_preemptions = scheduler.num_preemptions();
-  stats.num_swapped_out = scheduler.swaps().num_out;
-  stats.num_swapped_in = scheduler.swaps().num_in;
-  stats.num_swap_drops = scheduler.swaps().num_dropped;
-  stats.num_swap_fallbacks = scheduler.swaps().num_fallbacks;
   stats.num_queried_tokens = blocks.stats().num_queried_tokens;
   stats.num_hit_tokens = blocks.stats().num_hit_tokens;
-  stats.num_host_hit_tokens = blocks.stats().num_host_hit_tokens;
   stats.num_kv_blocks = blocks.num_blocks();
   stats.num_free_kv_blocks = blocks.num_free();
   stats.num_session_blocks = scheduler.held().num_blocks();
-  stats.num_host_kv_blocks = Host::num_blocks(blocks);
-  stats.num_free_host_kv_blocks = Host::num_free(blocks);
 }
 
 }  // namespace nanovllm

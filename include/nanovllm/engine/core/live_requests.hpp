@@ -29,19 +29,20 @@ class LiveRequests {
   using Clock = RequestSequence::Clock;
 
   /// All of them must outlive this.
-  LiveRequests(Scheduler& scheduler, Inbox& inbox, EventQueue& events, StepObserver& observer)
-      : scheduler_(scheduler), inbox_(inbox), events_(events), observer_(observer) {}
+  LiveRequests(Scheduler& scheduler, Inbox& inbox, EventQueue& events, StepObservers& observers)
+      : scheduler_(scheduler), inbox_(inbox), events_(events), observers_(observers) {}
 
-  /// What other threads left in the inbox: new requests join the scheduler's queue, unless the
+  /// What other threads left in the inbox: new requests join the scheduler's queue, unless an
   /// observer holds them back, and aborted ones end. Returns whether a request ended.
   /// @param oldest, newest  numbers of the steps under way, 0 for none.
   bool take_inbox(std::uint64_t oldest, std::uint64_t newest) {
     inbox_.take(incoming_);
     bool ended = false;
-    observer_.poll(oldest, newest, [&](Request& request) { ended |= !schedule(request); });
+    observers_.tell(&StepObserver::poll, oldest, newest,
+                    [&](Request& request) { ended |= !schedule(request); });
     while (!incoming_.submitted.empty()) {
       Request& request = take_first();
-      if (!observer_.holds_back(request, newest)) ended |= !schedule(request);
+      if (!observers_.ask(&StepObserver::holds_back, request, newest)) ended |= !schedule(request);
     }
     for (; !incoming_.aborted.empty(); incoming_.aborted.pop_front()) {
       Request& request = *incoming_.aborted.front();
@@ -132,7 +133,7 @@ class LiveRequests {
   void announce_end(Request& request, FinishReason reason, const std::string& error) noexcept {
     request.newest_step = newest_step_;
     ended_.splice(ended_.end(), live_, request.place);
-    observer_.forget(request);
+    observers_.tell(&StepObserver::forget, request);
     inbox_.retire(request.id());
     num_finished_ += static_cast<std::int64_t>(request.num_going_on());
     EventList last = request.finish(*request.place, reason, error);
@@ -185,7 +186,7 @@ class LiveRequests {
   Scheduler& scheduler_;
   Inbox& inbox_;
   EventQueue& events_;
-  StepObserver& observer_;
+  StepObservers& observers_;
   Inbox::Content incoming_;
   RequestList live_;
   RequestList ended_;  ///< in the order of their ends

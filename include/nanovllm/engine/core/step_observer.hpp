@@ -1,9 +1,12 @@
 #pragma once
 /// What takes part in an engine's steps besides its scheduler and its runner.
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "nanovllm/sched/step_plan.hpp"
 
@@ -14,8 +17,8 @@ class StepRunner;
 struct EngineStats;
 
 /// Is told of requests that come and end, and of steps that begin, are committed or are undone.
-/// This class does nothing; DiskObserver derives from it. Called under the core's lock. Steps have
-/// numbers from 1 on, in the order of their launches; 0 is none.
+/// This class does nothing; others derive from it. Called under the core's lock. Steps have numbers
+/// from 1 on, in the order of their launches; 0 is none.
 class StepObserver {
  public:
   using Admit = std::function<void(Request&)>;
@@ -57,8 +60,6 @@ class StepObserver {
   /// are held back. Returns whether they are.
   virtual bool idle() { return false; }
 
-  // ---- The engine ----
-
   /// What the pools hold is gone. Calls `admit` for all requests that were held back.
   virtual void reset(const Admit& /*admit*/) {}
   /// All requests have ended, and no more steps come.
@@ -70,8 +71,29 @@ class StepObserver {
   virtual void check_invariants() const {}
 };
 
-/// Makes the observer of a core from its runner and its block manager, which outlive it.
+/// The observers of a core, which are told one after the other. Empty by default.
+class StepObservers {
+ public:
+  void add(std::unique_ptr<StepObserver> observer) { all_.push_back(std::move(observer)); }
+
+  /// Calls `member` of each.
+  template <class Member, class... Args>
+  void tell(Member member, Args&&... args) const {
+    for (const auto& each : all_) std::invoke(member, *each, args...);
+  }
+  /// Whether `member` of any returns true. Those after it are not asked.
+  template <class Member, class... Args>
+  [[nodiscard]] bool ask(Member member, Args&&... args) const {
+    return std::ranges::any_of(
+        all_, [&](const auto& each) { return std::invoke(member, *each, args...); });
+  }
+
+ private:
+  std::vector<std::unique_ptr<StepObserver>> all_;
+};
+
+/// Makes the observers of a core from its runner and its block manager, which outlive them.
 template <class Blocks>
-using ObserverMaker = std::function<std::unique_ptr<StepObserver>(StepRunner&, Blocks&)>;
+using ObserverMaker = std::function<StepObservers(StepRunner&, Blocks&)>;
 
 }  // namespace nanovllm

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/engine/core/launched_step.hpp"
 #include "nanovllm/engine/core/live_requests.hpp"
 #include "nanovllm/engine/core/step_launcher.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
@@ -29,12 +28,12 @@ class StepsUnderWay {
  public:
   /// All of them must outlive this.
   StepsUnderWay(StepRunner& runner, Scheduler& scheduler, StepLauncher& launcher,
-                LiveRequests<Scheduler>& requests, StepObserver& observer)
+                LiveRequests<Scheduler>& requests, StepObservers& observers)
       : runner_(runner),
         scheduler_(scheduler),
         launcher_(launcher),
         requests_(requests),
-        observer_(observer) {}
+        observers_(observers) {}
 
   [[nodiscard]] bool empty() const { return steps_.empty(); }
   [[nodiscard]] std::size_t size() const { return steps_.size(); }
@@ -139,14 +138,14 @@ class StepsUnderWay {
   void cancel(const LaunchedStep& step) {
     scheduler_.cancel(step.plan);
     launcher_.forget();
-    observer_.cancel(step.plan, step.number);
+    observers_.tell(&StepObserver::cancel, step.plan, step.number);
   }
 
   StepRunner& runner_;
   Scheduler& scheduler_;
   StepLauncher& launcher_;
   LiveRequests<Scheduler>& requests_;
-  StepObserver& observer_;
+  StepObservers& observers_;
   std::deque<LaunchedStep> steps_;
   std::uint64_t num_launched_ = 0;
 };

@@ -3,7 +3,6 @@
 
 #include <concepts>
 #include <cstdint>
-#include <memory>
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
@@ -29,7 +28,7 @@ struct TierSetup {
 /// - `num_host_blocks(config, shape)`: of each rank's pool in host memory. Throws ConfigError when
 ///   the setting is out of range.
 /// - `make_blocks<Blocks>(num_blocks, num_host_blocks, enable_prefix_caching)`: the block manager.
-/// - `observer<Blocks>(setup, identity)`: makes what takes part in the engine's steps. `identity()`
+/// - `observer<Blocks>(setup, identity)`: makes what observes the engine's steps. `identity()`
 ///   is the KvIdentity of the keys and values. Throws ConfigError.
 struct NoTiers {
   template <int kBlockSize, class Cache>
@@ -48,7 +47,7 @@ struct NoTiers {
   }
   template <class Blocks, class Identity>
   [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup&, const Identity&) {
-    return [](StepRunner&, Blocks&) { return std::make_unique<StepObserver>(); };
+    return [](StepRunner&, Blocks&) { return StepObservers(); };
   }
 
   /// Throws ConfigError where a setting of the tier on disk is not the default.

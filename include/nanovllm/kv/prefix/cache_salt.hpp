@@ -14,7 +14,7 @@
 
 namespace nanovllm {
 
-/// The salt of a request's blocks: two salts never share a block, in any tier of the prefix cache.
+/// The salt of a request's blocks: two salts never share a block, in any part of the prefix cache.
 /// It is the SHA-256 digest of a text, so that a client cannot make two texts with one salt. Blocks
 /// without a salt are shared by all requests without one.
 class CacheSalt {

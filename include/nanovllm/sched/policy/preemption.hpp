@@ -34,10 +34,10 @@ concept PreemptionLike = std::default_initializable<P> &&
   noexcept;
 };
 
-/// A preemption policy may offer `swaps(sequence)`, a const member: whether the blocks of a
-/// preempted sequence are to be copied to the host's pool, and back when it is admitted again, so
-/// that nothing is computed twice. Called in `Scheduler::begin`, after `vacate`. If the host's pool
-/// has no room for all of them, the sequence is computed again. Must not throw.
+/// A preemption policy may offer `swaps(sequence)`, a const member: whether a preempted sequence is
+/// to be kept outside of the pool (`Outside`) until it is admitted again, so that nothing is
+/// computed twice. Called in `Scheduler::begin`, after `vacate`. If there is no room for all of it,
+/// the sequence is computed again. Must not throw.
 template <class P>
 concept SwapsSequences = requires(const P& preemption, const Sequence& sequence) {
   { preemption.swaps(sequence) }
@@ -53,13 +53,6 @@ struct RecomputePreemption {
   static void vacate(const Sequence&, std::vector<BlockCopy>&) noexcept {}
 };
 
-/// Preempts the sequence that came last; it waits in host memory (`EngineConfig::host_kv_size`):
-/// its blocks are copied twice over the bus, and none of its tokens is computed again.
-struct SwapPreemption : RecomputePreemption {
-  [[nodiscard]] static bool swaps(const Sequence&) noexcept { return true; }
-};
-
 static_assert(PreemptionLike<RecomputePreemption> && !SwapsSequences<RecomputePreemption>);
-static_assert(PreemptionLike<SwapPreemption> && SwapsSequences<SwapPreemption>);
 
 }  // namespace nanovllm

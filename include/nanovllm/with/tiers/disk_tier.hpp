@@ -27,10 +27,14 @@ struct DiskTier : HostTier {
   [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup& setup,
                                                       const Identity& identity) {
     if (!setup.config.disk_kv_path) return HostTier::observer<Blocks>(setup, identity);
-    return [files = files_of(setup, identity())](StepRunner& runner, Blocks& blocks) {
+    return [files = files_of(setup, identity()),
+            host = HostTier::observer<Blocks>(setup, identity)](StepRunner& runner,
+                                                                Blocks& blocks) {
       auto store = std::make_unique<DiskStore>(files.directory, files.max_bytes, files.identity);
-      return std::make_unique<DiskObserver<Blocks>>(std::move(store), runner, blocks,
-                                                    files.min_tokens);
+      StepObservers observers = host(runner, blocks);
+      observers.add(std::make_unique<DiskObserver<Blocks>>(std::move(store), runner, blocks,
+                                                           files.min_tokens));
+      return observers;
     };
   }
 

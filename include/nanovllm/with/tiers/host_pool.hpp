@@ -1,6 +1,5 @@
 #pragma once
-/// Which blocks of the pool in host memory are taken, and what is asked of a block manager that may
-/// have such a pool.
+/// Which blocks of the pool in host memory are taken.
 
 #include <cstdint>
 #include <optional>
@@ -60,42 +59,6 @@ template <class Blocks>
 concept HasHostPool = requires(const Blocks& blocks) {
   blocks.host();
   blocks.tier();
-};
-
-/// The host's pool of a block manager, for code that need not know whether it has one. Where there
-/// is none, it has no blocks, and nothing is saved in it.
-template <class Blocks>
-struct HostPoolOf {
-  [[nodiscard]] static std::int32_t num_blocks(const Blocks&) noexcept { return 0; }
-  /// Blocks that sequences can be swapped to.
-  [[nodiscard]] static std::int32_t num_free(const Blocks&) noexcept { return 0; }
-  /// `Blocks::allocate`; the copy to the host's pool that it needs, if any, is appended to `saved`,
-  /// which has room for it.
-  [[nodiscard]] static std::optional<BlockId> allocate(Blocks& blocks,
-                                                       std::vector<BlockCopy>&) noexcept {
-    return blocks.allocate();
-  }
-  /// Throws Error unless the prefix cache has all of `host_blocks`.
-  static void check_in_tier(const Blocks&, std::span<const BlockId> host_blocks) {
-    check(host_blocks.empty(), "begin: there is no pool in host memory");
-  }
-};
-
-template <HasHostPool Blocks>
-struct HostPoolOf<Blocks> {
-  [[nodiscard]] static std::int32_t num_blocks(const Blocks& blocks) noexcept {
-    return blocks.host().num_blocks();
-  }
-  [[nodiscard]] static std::int32_t num_free(const Blocks& blocks) noexcept {
-    return blocks.num_free_host();
-  }
-  [[nodiscard]] static std::optional<BlockId> allocate(Blocks& blocks,
-                                                       std::vector<BlockCopy>& saved) noexcept {
-    return blocks.allocate(&saved);
-  }
-  static void check_in_tier(const Blocks& blocks, std::span<const BlockId> host_blocks) {
-    blocks.check_in_tier(host_blocks);
-  }
 };
 
 }  // namespace nanovllm

@@ -104,10 +104,10 @@ class HostPrefixCache {
       const std::optional<BlockId> found = index_.find(prefix, block_of(tokens, i), salt);
       const std::optional<BlockId> host = found ? host_copy(*found) : std::nullopt;
       if (!host) break;
-      match.host_blocks.push_back(*host);
+      match.outside.push_back(*host);
       prefix = index_.key(*found);
     }
-    if (match.host_blocks.empty()) return;
+    if (match.outside.empty()) return;
     match.copy_tail.reset();
     match.num_tokens = i * kBlockSize;
   }
@@ -228,8 +228,7 @@ class HostPrefixCache {
   /// name.
   [[nodiscard]] std::optional<PrefixKey> end_of(const PrefixMatch& match,
                                                 const CacheSalt& salt = {}) const {
-    if (!match.host_blocks.empty())
-      return index_.key(num_device_blocks_ + match.host_blocks.back());
+    if (!match.outside.empty()) return index_.key(num_device_blocks_ + match.outside.back());
     if (match.blocks.empty()) return PrefixKey::root(seed_, salt);
     if (!index_.contains(match.blocks.back())) return std::nullopt;
     return index_.key(match.blocks.back());

@@ -2,6 +2,7 @@
 /// A pool of blocks in host memory, below the device's.
 
 #include <cstdint>
+#include <memory>
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
@@ -9,9 +10,32 @@
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/with/tiers/cpu/swap_blocks.hpp"
+#include "nanovllm/with/tiers/swapping.hpp"
 #include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 namespace nanovllm {
+
+/// Fills in the statistics of the host's pool.
+template <class Blocks>
+class HostObserver final : public StepObserver {
+ public:
+  /// `blocks` must outlive this.
+  explicit HostObserver(const Blocks& blocks) : blocks_(blocks) {}
+
+  void fill(EngineStats& stats) const override {
+    const SwapStats& swaps = blocks_.swap_stats();
+    stats.num_swapped_out = swaps.num_out;
+    stats.num_swapped_in = swaps.num_in;
+    stats.num_swap_drops = swaps.num_dropped;
+    stats.num_swap_fallbacks = swaps.num_fallbacks;
+    stats.num_host_hit_tokens = blocks_.tier_stats().num_host_hit_tokens;
+    stats.num_host_kv_blocks = blocks_.host().num_blocks();
+    stats.num_free_host_kv_blocks = blocks_.num_free_host();
+  }
+
+ private:
+  const Blocks& blocks_;
+};
 
 /// With `EngineConfig::host_kv_size`, blocks that the prefix cache evicts are copied to host memory
 /// and are found there, and with SwapPreemption preempted sequences are copied there. See NoTiers
@@ -33,9 +57,12 @@ struct HostTier {
     return blocks;
   }
   template <class Blocks, class Identity>
-  [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup& setup,
-                                                      const Identity& identity) {
-    return NoTiers::observer<Blocks>(setup, identity);
+  [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup&, const Identity&) {
+    return [](StepRunner&, Blocks& blocks) {
+      StepObservers observers;
+      observers.add(std::make_unique<HostObserver<Blocks>>(blocks));
+      return observers;
+    };
   }
 
   /// Throws ConfigError unless `host_kv_size` is a number of blocks or bytes.

@@ -4,70 +4,99 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/sched/plan_checks.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/kv/prefix/prefix_match.hpp"
+#include "nanovllm/sched/outside.hpp"
 #include "nanovllm/sched/policy/preemption.hpp"
-#include "nanovllm/sched/queue_checks.hpp"
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
+#include "nanovllm/sched/step_room.hpp"
 #include "nanovllm/with/tiers/host_pool.hpp"
 
 namespace nanovllm {
 
-/// Counters of sequences that were preempted, since the scheduler was made. What is copied out
+/// Preempts the sequence that came last; it waits in host memory (`EngineConfig::host_kv_size`):
+/// its blocks are copied twice over the bus, and none of its tokens is computed again.
+struct SwapPreemption : RecomputePreemption {
+  [[nodiscard]] static bool swaps(const Sequence&) noexcept { return true; }
+};
+
+static_assert(PreemptionLike<SwapPreemption> && SwapsSequences<SwapPreemption>);
+
+/// Counters of sequences that were preempted, since the block manager was made. What is copied out
 /// comes back, is dropped, or is still there: num_out = num_in + num_dropped + the sequences that
-/// wait and have something in the host's pool. `Swaps::check_invariants` checks it.
+/// wait and have something in the host's pool. `Outside::check_invariants` checks it.
 struct SwapStats {
   std::int64_t num_out = 0;        ///< copied to the host's pool, in a step that was not cancelled
   std::int64_t num_in = 0;         ///< of them, copied back, likewise
-  std::int64_t num_dropped = 0;    ///< of them, never to come back: see `keep`
+  std::int64_t num_dropped = 0;    ///< of them, never to come back: see `Outside::cut`
   std::int64_t num_fallbacks = 0;  ///< to be copied, but had no room, or their step was cancelled
 };
 
-/// Sequences in the host's pool of `Blocks`. Where there is no such pool, nothing is swapped.
-template <class Blocks>
-class Swaps {
- public:
-  explicit Swaps(Blocks&) {}
-
-  template <class Preemption>
-  void swap_out(Sequence&, StepPlan&, const Preemption&) noexcept {}
-  void begin(StepPlan&) noexcept {}
-  void cancel(const StepPlan&) noexcept {}
-  void keep(Sequence&, std::int32_t) noexcept {}
-  [[nodiscard]] const SwapStats& stats() const {
-    static constexpr SwapStats kNone{};
-    return kNone;
-  }
-  void check_invariants(std::span<Sequence* const>, const WaitingQueue&) const {}
-};
-
+/// Sequences in the host's pool of `Blocks`, and what a step takes from there.
 template <HasHostPool Blocks>
-class Swaps<Blocks> {
+class Outside<Blocks> {
  public:
-  explicit Swaps(Blocks& blocks) : blocks_(blocks) {}
+  static constexpr bool kKeepsSequences = true;
+
+  explicit Outside(Blocks& blocks) : blocks_(blocks) {}
+
+  /// Throws Error unless the blocks of the host that `p`, which is to be admitted, goes on in are
+  /// sequence's own or in the prefix cache.
+  void check_admitted(const PlannedSequence& p) const {
+    const PrefixMatch& prefix = p.prefix;
+    if (prefix.outside.empty()) return;
+    const Sequence& s = *p.sequence;
+    const bool is_own = is_resumed(prefix, s);
+    const std::int32_t behind = prefix.num_tokens - prefix.num_shared_tokens(Blocks::block_size());
+    const auto in_host = static_cast<std::int32_t>(prefix.outside.size()) * Blocks::block_size();
+    check(!prefix.copy_tail && (behind == in_host || is_own), "begin: request ", s.id,
+          ", of which ", s.kept.num_tokens, " tokens are in ", s.kept.blocks.size(),
+          " blocks of the host, is to go on behind ", prefix.num_tokens, " tokens, ", behind,
+          " of them in ", prefix.outside.size(), " blocks of the host");
+    if (!is_own) blocks_.check_in_tier(prefix.outside);
+  }
+
+  /// Makes room for what is copied to the host.
+  void make_room(StepPlan& plan) const {
+    if (blocks_.host().num_blocks() == 0) return;
+    std::size_t num_down = 0;
+    for (const PlannedSequence& p : plan.sequences)
+      num_down += static_cast<std::size_t>(Blocks::blocks_for(p.end));
+    for (Sequence* s : plan.preempted) {
+      num_down += s->block_table.size();
+      grow(s->kept.blocks, s->block_table.size());
+    }
+    grow(plan.copies_down, num_down);
+  }
+
+  [[nodiscard]] std::optional<BlockId> allocate(StepPlan& plan) noexcept {
+    return blocks_.allocate(&plan.copies_down);
+  }
 
   /// Plans to copy the blocks of `s`, which is about to be preempted, to the host's pool, if
   /// `preemption` wants it and there is room for all of them. Beams are computed again: what is in
   /// their blocks may be another beam's by the next choice, and siblings mostly have it.
   /// @param plan  has room for the copies.
   template <class Preemption>
-  void swap_out(Sequence& s, StepPlan& plan, const Preemption& preemption) noexcept {
+  void preempt(Sequence& s, StepPlan& plan, const Preemption& preemption) noexcept {
     if constexpr (SwapsSequences<Preemption>) {
       if (!preemption.swaps(s) || s.is_beam || s.block_table.empty()) return;
-      if (!blocks_.allocate_host(s.block_table.size(), s.host_table)) {
-        ++stats_.num_fallbacks;
+      if (!blocks_.allocate_host(s.block_table.size(), s.kept.blocks)) {
+        ++stats().num_fallbacks;
         return;
       }
       for (std::size_t i = 0; i < s.block_table.size(); ++i)
-        plan.copies_down.push_back({s.block_table[i], s.host_table[i]});
-      s.num_swapped_tokens = s.num_computed_tokens;
-      ++stats_.num_out;
+        plan.copies_down.push_back({s.block_table[i], s.kept.blocks[i]});
+      s.kept.num_tokens = s.num_computed_tokens;
+      ++stats().num_out;
     }
   }
 
@@ -75,9 +104,9 @@ class Swaps<Blocks> {
   /// copied back by them, or is of no use, for there was more elsewhere.
   void begin(StepPlan& plan) noexcept {
     for (PlannedSequence& p : plan.sequences) {
-      p.is_swapped_in = is_swapped_in(p.prefix, *p.sequence);
-      if (!cut(*p.sequence, 0)) continue;
-      ++(p.is_swapped_in ? stats_.num_in : stats_.num_dropped);
+      p.is_resumed = is_resumed(p.prefix, *p.sequence);
+      if (!drop(*p.sequence, 0)) continue;
+      ++(p.is_resumed ? stats().num_in : stats().num_dropped);
     }
     blocks_.end_copies();
   }
@@ -86,58 +115,87 @@ class Swaps<Blocks> {
   /// swapped in is lost.
   void cancel(const StepPlan& plan) noexcept {
     for (const PlannedSequence& p : plan.sequences) {
-      if (p.is_swapped_in) --stats_.num_in, ++stats_.num_dropped;
+      if (p.is_resumed) --stats().num_in, ++stats().num_dropped;
     }
     for (Sequence* s : plan.preempted) {
-      if (cut(*s, 0)) --stats_.num_out, ++stats_.num_fallbacks;
+      if (drop(*s, 0)) --stats().num_out, ++stats().num_fallbacks;
     }
     blocks_.forget_saved(plan.copies_down);
   }
 
   /// Of what was swapped out of `s`, only the first `num_kept` tokens are kept: it has ended, or
   /// guesses were wrong, or the pool's contents are lost.
-  void keep(Sequence& s, std::int32_t num_kept) noexcept {
-    stats_.num_dropped += cut(s, num_kept) ? 1 : 0;
+  void cut(Sequence& s, std::int32_t num_kept) noexcept {
+    stats().num_dropped += drop(s, num_kept) ? 1 : 0;
   }
-
-  [[nodiscard]] const SwapStats& stats() const { return stats_; }
 
   /// Throws Error unless every block of the host's pool that is taken has one owner: a sequence
   /// that waits, the prefix cache, or a load from its tier below; and the counters add up.
   /// O(blocks + sequences).
   void check_invariants(std::span<Sequence* const> running, const WaitingQueue& waiting) const {
-    const std::int32_t num_blocks = blocks_.host().num_blocks();
-    const std::vector<bool> is_held =
-        check_host_tables(running, waiting, num_blocks, Blocks::block_size());
-    for (BlockId block = 0; block < num_blocks; ++block) {
+    const std::vector<bool> is_held = check_kept(running, waiting);
+    for (BlockId block = 0; block < blocks_.host().num_blocks(); ++block) {
       const int num_owners = is_held[static_cast<std::size_t>(block)] +
                              blocks_.tier().contains(block) + blocks_.tier().is_loading(block);
       check(num_owners == (blocks_.host().is_taken(block) ? 1 : 0), "scheduler: block ", block,
             " of the host is ", blocks_.host().is_taken(block) ? "taken" : "free", ", but has ",
             num_owners, " owners");
     }
-    const auto num_there = std::count_if(waiting.begin(), waiting.end(), [](const Sequence* s) {
-      return s->num_swapped_tokens > 0;
-    });
-    check(stats_.num_out == stats_.num_in + stats_.num_dropped + num_there, "scheduler: of ",
-          stats_.num_out, " sequences that were swapped out ", stats_.num_in, " have come back, ",
-          stats_.num_dropped, " were dropped and ", num_there, " are in host memory");
+    const auto num_there = std::count_if(waiting.begin(), waiting.end(),
+                                         [](const Sequence* s) { return s->kept.num_tokens > 0; });
+    check(stats().num_out == stats().num_in + stats().num_dropped + num_there, "scheduler: of ",
+          stats().num_out, " sequences that were swapped out ", stats().num_in, " have come back, ",
+          stats().num_dropped, " were dropped and ", num_there, " are in host memory");
   }
 
  private:
   /// Gives back what `s` has in the host's pool after its first `num_kept` tokens. Returns whether
   /// it had something and has nothing any more.
-  bool cut(Sequence& s, std::int32_t num_kept) noexcept {
-    if (num_kept >= s.num_swapped_tokens) return false;
+  bool drop(Sequence& s, std::int32_t num_kept) noexcept {
+    if (num_kept >= s.kept.num_tokens) return false;
     const auto num_blocks = static_cast<std::size_t>(Blocks::blocks_for(num_kept));
-    blocks_.release_host(std::span<const BlockId>(s.host_table).subspan(num_blocks));
-    s.host_table.resize(num_blocks);
-    s.num_swapped_tokens = num_kept;
+    blocks_.release_host(std::span<const BlockId>(s.kept.blocks).subspan(num_blocks));
+    s.kept.blocks.resize(num_blocks);
+    s.kept.num_tokens = num_kept;
     return num_kept == 0;
   }
 
+  /// Whether `prefix` goes on in blocks of the host's pool that are its sequence's own.
+  [[nodiscard]] static bool is_resumed(const PrefixMatch& prefix, const Sequence& s) noexcept {
+    const std::vector<BlockId>& table = s.kept.blocks;
+    return prefix.num_tokens == s.kept.num_tokens && prefix.blocks.size() < table.size() &&
+           std::equal(prefix.outside.begin(), prefix.outside.end(),
+                      table.begin() + static_cast<std::ptrdiff_t>(prefix.blocks.size()),
+                      table.end());
+  }
+
+  /// Throws Error unless sequences that wait have as many blocks of the host's pool as what is kept
+  /// of them needs, no two of them the same, and running ones have none. Returns for every block of
+  /// the pool whether a sequence has it. O(blocks + sequences).
+  [[nodiscard]] std::vector<bool> check_kept(std::span<Sequence* const> running,
+                                             const WaitingQueue& waiting) const {
+    for (const Sequence* s : running) {
+      check(s->kept.blocks.empty() && s->kept.num_tokens == 0, "scheduler: request ", s->id,
+            " runs, but is swapped out");
+    }
+    std::vector<bool> is_held(static_cast<std::size_t>(blocks_.host().num_blocks()), false);
+    for (const Sequence* s : waiting) {
+      const auto held = static_cast<std::int32_t>(s->kept.blocks.size());
+      check(held == Blocks::blocks_for(s->kept.num_tokens) && s->kept.num_tokens < s->num_tokens(),
+            "scheduler: request ", s->id, " of ", s->num_tokens(), " tokens has ", held,
+            " blocks of the host for ", s->kept.num_tokens, " tokens");
+      for (const BlockId block : s->kept.blocks) {
+        check(!is_held.at(static_cast<std::size_t>(block)), "scheduler: block ", block,
+              " of the host is held by request ", s->id, " and another");
+        is_held[static_cast<std::size_t>(block)] = true;
+      }
+    }
+    return is_held;
+  }
+
+  [[nodiscard]] SwapStats& stats() const noexcept { return blocks_.swap_stats(); }
+
   Blocks& blocks_;
-  SwapStats stats_;
 };
 
 }  // namespace nanovllm

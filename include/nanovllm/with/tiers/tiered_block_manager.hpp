@@ -19,8 +19,16 @@
 #include "nanovllm/with/tiers/disk_name.hpp"
 #include "nanovllm/with/tiers/host_pool.hpp"
 #include "nanovllm/with/tiers/host_prefix_cache.hpp"
+#include "nanovllm/with/tiers/swapping.hpp"
 
 namespace nanovllm {
+
+/// Counters since the block manager was made.
+struct TierStats {
+  std::int64_t num_host_hit_tokens = 0;  ///< of BlockStats::num_hit_tokens, in host memory
+  std::int64_t num_disk_hit_tokens = 0;  ///< and of these, read from a file for the sequence
+  std::int64_t num_saved = 0;            ///< of BlockStats::num_evictions, copied to host memory
+};
 
 /// A BlockManager for two pools. The blocks of the one in host memory hold sequences that wait,
 /// swapped out, and what room they leave is the prefix cache's second tier: blocks that the cache
@@ -51,6 +59,9 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
   [[nodiscard]] const HostPrefixCache<kBlockSize>& tier() const noexcept { return tier_; }
   /// For a tier below it.
   [[nodiscard]] HostPrefixCache<kBlockSize>& tier() noexcept { return tier_; }
+  [[nodiscard]] const TierStats& tier_stats() const noexcept { return tier_stats_; }
+  [[nodiscard]] const SwapStats& swap_stats() const noexcept { return swap_stats_; }
+  [[nodiscard]] SwapStats& swap_stats() noexcept { return swap_stats_; }  ///< for `Outside`
   /// Blocks of the host's pool that sequences can be swapped to.
   [[nodiscard]] std::int32_t num_free_host() const noexcept {
     return host_.num_free() + tier_.num_evictable();
@@ -77,16 +88,16 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
             " of the host is not in the prefix cache");
   }
 
-  /// As BlockManager's. None of `host_blocks` is evicted before the next `end_copies`.
+  /// As BlockManager's. None of `match.outside` is evicted before the next `end_copies`.
   void adopt(const PrefixMatch& match, std::int32_t num_tokens) {
     Base::adopt(match, num_tokens);
-    for (std::size_t i = match.host_blocks.size(); i-- > 0;) {  // the first is to go last
-      const BlockId block = match.host_blocks[i];
+    for (std::size_t i = match.outside.size(); i-- > 0;) {  // the first is to go last
+      const BlockId block = match.outside[i];
       if (!tier_.contains(block)) continue;  // the sequence's own
       tier_.hold(block);
       this->stats_.num_hit_tokens += kBlockSize;
-      this->stats_.num_host_hit_tokens += kBlockSize;
-      if (tier_.is_first_use(block)) this->stats_.num_disk_hit_tokens += kBlockSize;
+      tier_stats_.num_host_hit_tokens += kBlockSize;
+      if (tier_.is_first_use(block)) tier_stats_.num_disk_hit_tokens += kBlockSize;
     }
   }
 
@@ -113,7 +124,7 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
   /// none of its blocks is evicted for them. They are loading until `end_loads`.
   [[nodiscard]] std::vector<BlockId> begin_loads(const PrefixMatch& match, std::int32_t most) {
     std::vector<BlockId> taken;
-    const auto num_matched = static_cast<std::int32_t>(match.host_blocks.size());
+    const auto num_matched = static_cast<std::int32_t>(match.outside.size());
     const std::int32_t count = std::min(most, num_free_host() - num_matched);
     if (count <= 0) return taken;
     taken.reserve(static_cast<std::size_t>(count));
@@ -145,7 +156,7 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
     }
     touch_host_blocks(there);
     std::optional<PrefixKey> prefix = tier_.end_of(there, salt);
-    const std::int64_t next = std::ssize(there.blocks) + std::ssize(there.host_blocks);
+    const std::int64_t next = std::ssize(there.blocks) + std::ssize(there.outside);
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       const std::size_t block = static_cast<std::size_t>(first) + i;
       // What is there already is not entered again; nor is anything after a gap.
@@ -204,7 +215,7 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
  private:
   /// Those of the host in `match` go later than all others, the first of them last.
   void touch_host_blocks(const PrefixMatch& match) noexcept {
-    for (std::size_t i = match.host_blocks.size(); i-- > 0;) tier_.touch(match.host_blocks[i]);
+    for (std::size_t i = match.outside.size(); i-- > 0;) tier_.touch(match.outside[i]);
   }
   /// A block of the host's pool that no sequence holds.
   [[nodiscard]] std::optional<BlockId> take_host() noexcept {
@@ -219,11 +230,13 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
     if (!host) return;
     tier_.enter(*host, block);
     saved.push_back({block, *host});
-    ++this->stats_.num_saved;
+    ++tier_stats_.num_saved;
   }
 
   HostPool host_;
   HostPrefixCache<kBlockSize> tier_;  ///< of the blocks of host_ that no sequence has
+  TierStats tier_stats_;
+  SwapStats swap_stats_;
 };
 
 }  // namespace nanovllm

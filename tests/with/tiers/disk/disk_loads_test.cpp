@@ -29,7 +29,7 @@ TEST_CASE("a request waits for its blocks and finds them in the host's pool", "[
   CHECK(rig.added == std::vector<Request*>{request.get()});
   CHECK(!rig.loads->is_loading());
   const PrefixMatch found = rig.match(tokens);
-  CHECK((found.num_tokens == 16 && found.host_blocks.size() == 4));
+  CHECK((found.num_tokens == 16 && found.outside.size() == 4));
   CHECK(rig.stats().num_disk_failures == 0);
 
   // They stay until it is admitted.
@@ -102,7 +102,7 @@ TEST_CASE("what is read goes behind its parents or nowhere", "[disk]") {
     REQUIRE(rig.loads->begin(*request, 0));
     finish();
     const PrefixMatch found = rig.match(tokens);
-    CHECK((found.blocks.size() == 2 && found.host_blocks.size() == 2));
+    CHECK((found.blocks.size() == 2 && found.outside.size() == 2));
   }
   SECTION("the parents go meanwhile") {
     REQUIRE(rig.loads->begin(*request, 9));
@@ -127,7 +127,7 @@ TEST_CASE("what is read goes behind its parents or nowhere", "[disk]") {
     rig.compute(Tokens(tokens.begin(), tokens.begin() + 12));
     finish();
     const PrefixMatch found = rig.match(tokens);
-    CHECK((found.blocks.size() == 3 && found.host_blocks.size() == 1));
+    CHECK((found.blocks.size() == 3 && found.outside.size() == 1));
     CHECK(rig.blocks.host().num_free() == 15);
   }
   SECTION("a file in between is bad") {

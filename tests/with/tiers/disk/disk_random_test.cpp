@@ -131,8 +131,8 @@ class Traffic {
     }
     REQUIRE(is_written());
     loads_->finish();
-    coverage_.swapped_in += scheduler_.swaps().num_in;
-    coverage_.disk_hits += scheduler_.blocks().stats().num_disk_hit_tokens;
+    coverage_.swapped_in += swaps_of(scheduler_.blocks()).num_in;
+    coverage_.disk_hits += scheduler_.blocks().tier_stats().num_disk_hit_tokens;
     coverage_.num_writes += disk_->stats().num_writes;
     CHECK(disk_->stats().num_failures == 0);
   }
@@ -208,7 +208,7 @@ class Traffic {
     if (live_.empty() || below(6) != 0) return;
     // Half of the time one that was swapped out, where there is one.
     const auto swapped = std::ranges::find_if(
-        live_, [](const Live& each) { return each.sequence().num_swapped_tokens > 0; });
+        live_, [](const Live& each) { return each.sequence().kept.num_tokens > 0; });
     const bool takes_swapped = swapped != live_.end() && below(2) == 0;
     const Live& live = takes_swapped
                            ? *swapped
@@ -234,11 +234,11 @@ class Traffic {
       return false;
     }
     ++num_launched_;
-    const std::int64_t before = scheduler_.blocks().stats().num_disk_hit_tokens;
+    const std::int64_t before = scheduler_.blocks().tier_stats().num_disk_hit_tokens;
     scheduler_.begin(step.plan);
     const auto is_salted = [](const PlannedSequence& p) { return bool{p.sequence->salt}; };
     if (std::ranges::all_of(step.plan.sequences, is_salted))
-      coverage_.salted_disk_hits += scheduler_.blocks().stats().num_disk_hit_tokens - before;
+      coverage_.salted_disk_hits += scheduler_.blocks().tier_stats().num_disk_hit_tokens - before;
     loads_->hold(step.plan.copies_down, step.number);
     device_.launch(step.plan);
     if (!under_way_.empty()) count_reuses(under_way_.back().plan, step.plan);

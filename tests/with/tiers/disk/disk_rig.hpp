@@ -163,8 +163,8 @@ struct Rig {
   PrefixMatch match(Tokens tokens) {
     tokens.push_back(0);
     PrefixMatch found = blocks.match(tokens);
-    for (std::size_t i = 0; i < found.host_blocks.size(); ++i) {
-      const std::span<std::byte> bytes = runner.at(found.host_blocks[i]);
+    for (std::size_t i = 0; i < found.outside.size(); ++i) {
+      const std::span<std::byte> bytes = runner.at(found.outside[i]);
       CHECK(Bytes(bytes.begin(), bytes.end()) == content_of(tokens, found.blocks.size() + i));
     }
     return found;

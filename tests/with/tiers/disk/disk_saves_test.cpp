@@ -42,7 +42,7 @@ TEST_CASE("what a step has saved is written once it is committed, and never befo
     rig.loads->save(copies, 1);
     rig.wait_for_saves();
     CHECK(rig.disk->stats().num_writes == 3);
-    CHECK(rig.match(tokens).host_blocks.size() == 3);
+    CHECK(rig.match(tokens).outside.size() == 3);
     // What is on disk is not written again.
     rig.blocks.forget();
     rig.write(tokens);
@@ -87,13 +87,13 @@ TEST_CASE("two steps under way that copy to the same block of the host write it 
     rig.loads->save(saved, 2);
     rig.wait_for_saves();
     CHECK(rig.disk->stats().num_writes == 3);
-    CHECK(rig.match(tokens).host_blocks.size() == 3);
+    CHECK(rig.match(tokens).outside.size() == 3);
     rig.loads->finish();
     Rig other(folder);  // which finds the keys and values of these tokens in the files
     const auto request = request_of(tokens);
     REQUIRE(other.loads->begin(*request, 0));
     other.poll_until([&] { return !other.added.empty(); });
-    CHECK(other.match(tokens).host_blocks.size() == 3);
+    CHECK(other.match(tokens).outside.size() == 3);
     CHECK(other.stats().num_disk_failures == 0);
   }
   SECTION("the second is cancelled") {

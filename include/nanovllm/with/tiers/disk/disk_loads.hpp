@@ -193,7 +193,7 @@ class DiskLoads {
 
   void fill(EngineStats& stats) const {
     const DiskStats disk = disk_->stats();
-    stats.num_disk_hit_tokens = blocks_.stats().num_disk_hit_tokens;
+    stats.num_disk_hit_tokens = blocks_.tier_stats().num_disk_hit_tokens;
     stats.num_disk_blocks = disk.num_blocks;
     stats.num_disk_writes = disk.num_writes;
     stats.num_disk_failures = disk.num_failures;
@@ -251,7 +251,7 @@ class DiskLoads {
     if (is_held || computes_all || undone_step_ || disk_->size() == 0) return false;
     const PrefixMatch match = blocks_.match(s.tokens, s.salt);
     const std::span<const TokenId> tokens(s.tokens);
-    const auto num_there = match.blocks.size() + match.host_blocks.size();
+    const auto num_there = match.blocks.size() + match.outside.size();
     const auto num_whole = (tokens.size() - 1) / kBlockSize;
     auto load = std::make_shared<DiskLoad>();
     DiskName parent = disk_->root().with(s.salt);
