@@ -60,6 +60,10 @@ class StringLengths {
   using Steps = std::vector<std::vector<Step>>;  // [state], each once
 
   [[nodiscard]] bool find_places(const ByteDfa& strings, Steps& steps);
+  /// States in an order in which those within a character come after those that they lead to
+  /// without completing it. `sources[i]` are those that lead to state i.
+  [[nodiscard]] static std::vector<std::size_t> backwards(
+      const Steps& steps, const std::vector<std::vector<std::size_t>>& sources);
   void find_shortest(const ByteDfa& strings, const Steps& steps, std::int32_t most_needed,
                      const CompileBudget& budget);
 
@@ -148,6 +152,24 @@ NANOVLLM_GRAMMAR_INLINE bool StringLengths::find_places(const ByteDfa& strings, 
   return true;
 }
 
+NANOVLLM_GRAMMAR_INLINE std::vector<std::size_t> StringLengths::backwards(
+    const Steps& steps, const std::vector<std::vector<std::size_t>>& sources) {
+  std::vector<std::size_t> num_open, order;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    num_open.push_back(static_cast<std::size_t>(std::count_if(
+        steps[i].begin(), steps[i].end(), [](const Step& step) { return step.characters == 0; })));
+    if (num_open[i] == 0) order.push_back(i);
+  }
+  for (std::size_t at = 0; at < order.size(); ++at)
+    for (const std::size_t source : sources[order[at]])
+      for (const Step& step : steps[source])
+        if (static_cast<std::size_t>(step.to) == order[at] && step.characters == 0 &&
+            --num_open[source] == 0)
+          order.push_back(source);
+  check<RequestError>(order.size() == steps.size(), "a character of a string has no end");
+  return order;
+}
+
 NANOVLLM_GRAMMAR_INLINE void StringLengths::find_shortest(const ByteDfa& strings,
                                                           const Steps& steps,
                                                           std::int32_t most_needed,
@@ -155,26 +177,12 @@ NANOVLLM_GRAMMAR_INLINE void StringLengths::find_shortest(const ByteDfa& strings
   const std::size_t n = steps.size();
   const auto index = [](ByteDfa::StateId state) { return static_cast<std::size_t>(state); };
   std::size_t num_steps = 0;
-  // States in an order in which those within a character come after those that they lead to
-  // without completing it; and who leads to each.
-  std::vector<std::vector<ByteDfa::StateId>> sources(n);
-  std::vector<std::size_t> num_open(n, 0);
+  std::vector<std::vector<std::size_t>> sources(n);
   for (std::size_t i = 0; i < n; ++i) {
     num_steps += steps[i].size();
-    for (const Step& step : steps[i]) {
-      sources[index(step.to)].push_back(static_cast<ByteDfa::StateId>(i));
-      if (step.characters == 0) ++num_open[i];
-    }
+    for (const Step& step : steps[i]) sources[index(step.to)].push_back(i);
   }
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < n; ++i)
-    if (num_open[i] == 0) order.push_back(i);
-  for (std::size_t at = 0; at < order.size(); ++at)
-    for (const ByteDfa::StateId source : sources[order[at]])
-      for (const Step& step : steps[index(source)])
-        if (index(step.to) == order[at] && step.characters == 0 && --num_open[index(source)] == 0)
-          order.push_back(index(source));
-  check<RequestError>(order.size() == n, "a character of a string has no end");
+  const std::vector<std::size_t> order = backwards(steps, sources);
 
   // Row 0 by breadth first from the ends; each further row from the one before.
   rows_.assign(n, kNone);
@@ -185,10 +193,9 @@ NANOVLLM_GRAMMAR_INLINE void StringLengths::find_shortest(const ByteDfa& strings
     for (std::size_t at = 0; at < layer.size(); ++at) {
       if (rows_[layer[at]] != kNone) continue;
       rows_[layer[at]] = longest_way_ = characters;
-      for (const ByteDfa::StateId source : sources[layer[at]])
-        for (const Step& step : steps[index(source)])
-          if (index(step.to) == layer[at])
-            (step.characters ? next : layer).push_back(index(source));
+      for (const std::size_t source : sources[layer[at]])
+        for (const Step& step : steps[source])
+          if (index(step.to) == layer[at]) (step.characters ? next : layer).push_back(source);
     }
   }
   for (num_rows_ = 1; num_rows_ <= most_needed; ++num_rows_) {

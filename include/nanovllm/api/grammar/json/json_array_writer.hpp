@@ -56,15 +56,7 @@ class ArrayWriter {
                            max.value_or(2) > 1 && n + (item.empty() ? 0 : 2) > 1;
     if (is_unique) {
       if (n > 0) json_schema::refuse("'uniqueItems' beside 'prefixItems' is not supported", path);
-      Texts options;
-      std::optional<std::size_t> most = 0;
-      for (const std::string& text : unique_items(items ? *items : Json(true), path + "/items")) {
-        const std::optional<std::size_t> count = rules_.num_texts(text);
-        most = most && count ? std::optional(*most + *count) : std::nullopt;
-        options.push_back(GrammarRules::unused({}, text));
-      }
-      item = ebnf::either(options);
-      if (most) max = std::min(max.value_or(*most), *most);
+      item = unique_item(items ? *items : Json(true), path + "/items", max);
     }
     if (item.empty()) max = std::min(max.value_or(n), n);
     if (max && *max < min) return {};
@@ -95,6 +87,20 @@ class ArrayWriter {
 
  private:
   using Texts = SchemaReader::Texts;
+
+  /// An item that the scope has not had. There are at most as many items as texts: `max` says so.
+  [[nodiscard]] std::string unique_item(const Json& items, const std::string& path,
+                                        std::optional<std::size_t>& max) {
+    Texts options;
+    std::optional<std::size_t> most = 0;
+    for (const std::string& text : unique_items(items, path)) {
+      const std::optional<std::size_t> count = rules_.num_texts(text);
+      most = most && count ? std::optional(*most + *count) : std::nullopt;
+      options.push_back(GrammarRules::unused({}, text));
+    }
+    if (most) max = std::min(max.value_or(*most), *most);
+    return ebnf::either(options);
+  }
 
   /// Terminals for the items, which have no text in common and one text for each value. Items then
   /// differ if and only if their texts differ.

@@ -161,22 +161,11 @@ class ObjectWriter {
       json_schema::refuse(
           "'minProperties' or 'maxProperties' of so many properties is not supported", path);
     const std::size_t most = max.value_or(std::numeric_limits<std::size_t>::max());
-    const bool has_most = max.has_value();
-    const auto repeated = [&](std::size_t written, std::size_t num_others) -> std::string {
-      const std::size_t least = min > written ? min - written : 0;
-      if (other.empty()) return least > 0 ? "" : "\"\"";
-      std::optional<std::size_t> left;
-      if (has_most) left = most - std::min(most, written);
-      if (others.most) left = std::min(left.value_or(most), *others.most - num_others);
-      if (left && *left < least) return {};
-      return ebnf::repeat(rules_.rule(ebnf::sequence({rules_.comma(), other})),
-                          static_cast<long long>(least), left ? static_cast<long long>(*left) : -1);
-    };
     // next: after a comma, where a member must follow. follows: after a member.
     Texts next(cap + 1), follows(cap + 1);
     for (std::size_t written = 0; written <= cap; ++written) {
-      follows[written] = repeated(written, 0);
-      const std::string more = repeated(written + 1, 1);
+      follows[written] = more_others(others, min, max, written, 0);
+      const std::string more = more_others(others, min, max, written + 1, 1);
       if (!other.empty() && written < most && !more.empty())
         next[written] = rules_.rule(ebnf::sequence({other, more}));
     }
@@ -186,8 +175,8 @@ class ObjectWriter {
       may_end = may_end && !is_required;
       for (std::size_t written = 0; written <= cap; ++written) {
         Texts options;
-        const std::string& behind = follows[std::min(written + 1, cap)];
-        if (written < most && !behind.empty()) options.push_back(ebnf::sequence({text, behind}));
+        const std::string& after = follows[std::min(written + 1, cap)];
+        if (written < most && !after.empty()) options.push_back(ebnf::sequence({text, after}));
         if (!is_required && !next[written].empty()) options.push_back(next[written]);
         next[written] = rules_.rule(ebnf::either(options));
       }
@@ -202,6 +191,21 @@ class ObjectWriter {
     }
     const std::string all = rules_.bracketed("{", next[0], num_required == 0 && min == 0, "}");
     return all.empty() || other.empty() ? rules_.rule(all) : rules_.rule("$scope " + all);
+  }
+
+  /// What may follow when `written` members were written, of which the last `num_others` are of
+  /// `others`: more of these, each after a comma, so that there are `min` to `max` members.
+  [[nodiscard]] std::string more_others(const Others& others, std::size_t min,
+                                        std::optional<std::size_t> max, std::size_t written,
+                                        std::size_t num_others) {
+    const std::size_t least = min > written ? min - written : 0;
+    if (others.member.empty()) return least > 0 ? "" : "\"\"";
+    std::optional<std::size_t> left;
+    if (max) left = *max - std::min(*max, written);
+    if (others.most) left = std::min(left.value_or(*others.most), *others.most - num_others);
+    if (left && *left < least) return {};
+    return ebnf::repeat(rules_.rule(ebnf::sequence({rules_.comma(), others.member})),
+                        static_cast<long long>(least), left ? static_cast<long long>(*left) : -1);
   }
 
   /// Members that the schema does not name.
