@@ -6,7 +6,6 @@
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/embedding.hpp"
-#include "nanovllm/model/layers/linear.hpp"
 #include "nanovllm/model/layers/mlp.hpp"
 #include "nanovllm/model/layers/norm.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"

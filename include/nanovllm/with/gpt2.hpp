@@ -6,4 +6,5 @@
 #include "nanovllm/with/gpt2/config.hpp"
 #include "nanovllm/with/gpt2/gpt2.hpp"
 #include "nanovllm/with/gpt2/layer_norm.hpp"
+#include "nanovllm/with/gpt2/layers.hpp"
 #include "nanovllm/with/gpt2/shapes.hpp"

@@ -6,7 +6,6 @@
 
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
-#include "nanovllm/model/layers/linear.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/ops/attention.hpp"
@@ -69,7 +68,8 @@ class PagedAttention {
   }
 
   /// x · weightᵀ + bias (unless that is empty), for models without norm and rotation: q's, k's
-  /// and v's rows and elements one after another. Nothing is stored.
+  /// and v's rows and elements one after another. Nothing is stored. A bias needs
+  /// `add_bias(context, rows, bias)`, which is found next to Context.
   [[nodiscard]] Qkv<A> project_qkv(typename Context::ConstRows x,
                                    const typename Context::Matrix& weight,
                                    VectorView<const typename Context::Weight> bias = {}) {

@@ -8,6 +8,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/elements.hpp"
+#include "nanovllm/ops/linear.hpp"
 
 namespace nanovllm {
 
@@ -57,5 +58,13 @@ class RowBuffer {
   std::int64_t width_;
   typename Context::template Buffer<typename Context::Activation> buffer_;
 };
+
+/// y = x · weightᵀ.
+template <class Context>
+void project(const Context& context, typename Context::ConstRows x,
+             const typename Context::Matrix& weight, typename Context::Rows y) {
+  context.backend.run(LinearArgs<typename Context::Activation, typename Context::Matrix>{
+      .x = x, .weight = &weight, .y = y});
+}
 
 }  // namespace nanovllm

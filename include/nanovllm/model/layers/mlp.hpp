@@ -1,15 +1,13 @@
 #pragma once
-/// MLPs: gated, and with GELU and biases.
+/// The gated MLP.
 
 #include <cstdint>
 
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
-#include "nanovllm/model/layers/linear.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
 #include "nanovllm/ops/compose.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
-#include "nanovllm/with/gpt2/bias_gelu.hpp"
 
 namespace nanovllm {
 
@@ -48,30 +46,6 @@ class GatedMlp {
  private:
   Context context_;
   RowBuffer<Context> gate_up_;
-  RowBuffer<Context> activation_;
-};
-
-/// gelu(fc(x)), fc with bias; all but the product that brings it back to the stream's width.
-template <class Context>
-class GeluMlp {
- public:
-  /// `intermediate_size` is this rank's share.
-  GeluMlp(const Context& context, std::int64_t max_rows, std::int64_t intermediate_size)
-      : context_(context), activation_(max_rows, intermediate_size) {}
-
-  /// [n, intermediate_size], valid until the next call.
-  [[nodiscard]] typename Context::Rows operator()(typename Context::ConstRows x,
-                                                  const typename Context::Matrix& fc,
-                                                  VectorView<const typename Context::Weight> bias) {
-    const typename Context::Rows out = activation_.rows(x.extent(0));
-    project(context_, x, fc, out);
-    context_.backend.run(BiasGeluArgs<typename Context::Activation, typename Context::Weight>{
-        .x = out, .bias = bias, .out = out});
-    return out;
-  }
-
- private:
-  Context context_;
   RowBuffer<Context> activation_;
 };
 

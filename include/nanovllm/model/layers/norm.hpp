@@ -1,5 +1,5 @@
 #pragma once
-/// The norms that a residual stream can be normalised by.
+/// What a residual stream can be normalised by.
 ///
 /// A norm is a type with `Parameters<Context>`, views of its weights, and two functions:
 /// `run`, out = norm(x), and `run_add`, residual += x and then out = norm(residual). One with
@@ -8,7 +8,6 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/ops/rms_norm.hpp"
-#include "nanovllm/with/gpt2/layer_norm.hpp"
 
 namespace nanovllm {
 
@@ -38,44 +37,6 @@ struct RmsNorm {
                       typename Context::Rows out) {
     context.backend.run(AddRmsNormArgs<typename Context::Activation, typename Context::Weight>{
         .x = x, .residual = residual, .weight = weight, .eps = eps, .out = out});
-  }
-};
-
-/// (x - mean) / deviation · weight + bias.
-struct LayerNorm {
-  static constexpr bool kAddsBias = true;
-
-  template <class Context>
-  struct Parameters {
-    VectorView<const typename Context::Weight> weight;  ///< [width]
-    VectorView<const typename Context::Weight> bias;    ///< [width]
-  };
-
-  template <class Context, class Vectors>
-  [[nodiscard]] static Parameters<Context> parameters(const Vectors& norm) {
-    return {view_of(norm.weight), view_of(norm.bias)};
-  }
-
-  template <class Context>
-  static void run(const Context& context, typename Context::ConstRows x,
-                  const Parameters<Context>& norm, float eps, typename Context::Rows out) {
-    context.backend.run(LayerNormArgs<typename Context::Activation, typename Context::Weight>{
-        .x = x, .weight = norm.weight, .bias = norm.bias, .eps = eps, .out = out});
-  }
-
-  template <class Context>
-  static void run_add(const Context& context, typename Context::ConstRows x,
-                      VectorView<const typename Context::Weight> x_bias,
-                      typename Context::Rows residual, const Parameters<Context>& norm, float eps,
-                      typename Context::Rows out) {
-    context.backend.run(AddLayerNormArgs<typename Context::Activation, typename Context::Weight>{
-        .x = x,
-        .x_bias = x_bias,
-        .residual = residual,
-        .weight = norm.weight,
-        .bias = norm.bias,
-        .eps = eps,
-        .out = out});
   }
 };
 

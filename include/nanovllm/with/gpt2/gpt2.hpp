@@ -11,8 +11,6 @@
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
-#include "nanovllm/model/layers/mlp.hpp"
-#include "nanovllm/model/layers/norm.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/shape.hpp"
@@ -23,6 +21,7 @@
 #include "nanovllm/ops/projections.hpp"
 #include "nanovllm/with/gpt2/config.hpp"
 #include "nanovllm/with/gpt2/cpu/ops.hpp"
+#include "nanovllm/with/gpt2/layers.hpp"
 #include "nanovllm/with/gpt2/shapes.hpp"
 #include "nanovllm/with/gpt2/weights.hpp"
 
