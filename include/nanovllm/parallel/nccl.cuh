@@ -1,6 +1,8 @@
 #pragma once
 /// Tensor-parallel ranks on several GPUs through NCCL: threads of one process, or one rank each of
 /// several processes.
+/// Measured: not by itself; 429 us for logits of 256 rows, gathered by NCCL and put side by side
+/// (peer_sum_bench, cuda_tp2_h200.json).
 
 #include <cuda_runtime.h>
 #include <nccl.h>

@@ -20,6 +20,8 @@
 /// Bytes moved: every (row, head) reads its keys and values, so a group shares them only through
 /// the caches.
 /// Source: Dao, "FlashAttention-2", 2023; Dao et al., "Flash-Decoding", 2023.
+/// Measured: not by itself; 640 tokens of 0.6B in float32, whose attention it is, take 8.2 s, in
+/// bf16 2.1 s (cuda_parity.json).
 
 #include <cuda_runtime.h>
 

@@ -5,6 +5,8 @@
 /// Grid: (pieces of a block, layers, copies). 16 bytes a thread at a time where a block's elements
 /// are a multiple of that, else one element. The copies are device memory and are not checked.
 /// Bytes moved: 2 · copies · layers · bytes of a block in a layer.
+/// Measured: not by itself; 1.4 ms for the step in which seven samples copy a block each
+/// (prefix_cache, cuda_kv_samples.json).
 
 #include <algorithm>
 #include <cstdint>

@@ -5,6 +5,8 @@
 /// tokens [n] and out [n, hidden] in device memory, out of any stride; 16 bytes at a time where
 /// addresses and strides are multiples of that. The table is read through the non-coherent cache.
 /// Bytes moved: 2 · n · hidden · sizeof(T).
+/// Measured: elementwise_bench, cuda_elementwise.json, needed: 73% (0.6B) and 84% (8B) of the rate
+/// of a copy, 8,192 rows.
 
 #include <cuda_runtime.h>
 

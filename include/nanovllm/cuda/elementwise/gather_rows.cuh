@@ -4,6 +4,8 @@
 /// x [n, width] and out [m, width] of any stride; 16 bytes at a time where addresses and strides
 /// are multiples of that, else element by element. `rows` is device memory and is not checked.
 /// Bytes moved: 2 · m · width · sizeof(T).
+/// Measured: not by itself; 531,766 tokens/s of prompts, whose last rows it gathers (engine_bench,
+/// cuda_engine_0_6b.json).
 
 #include <cuda_runtime.h>
 

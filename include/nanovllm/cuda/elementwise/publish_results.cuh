@@ -2,8 +2,9 @@
 /// `publish_results` on CUDA: drawn tokens and log-probabilities to page-locked memory of the host.
 /// Contract: ops/publish_results.hpp.
 ///
-/// Some hundred bytes a step over PCIe; the time is that of a kernel's start, about 1 us, where a
-/// copy after a graph takes 8 (H200, `boundary_bench`).
+/// Some hundred bytes a step over PCIe; the time is that of a kernel's start.
+/// Measured: boundary_bench, cuda_boundary.json, 11.5 us from step to step with a copy, 4.2 with it
+/// (1 row).
 
 #include <cuda_runtime.h>
 

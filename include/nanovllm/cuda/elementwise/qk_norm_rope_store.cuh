@@ -11,6 +11,8 @@
 /// read them from either place.
 /// Positions and slots are device memory and are not checked.
 /// Bytes moved: n · (2 · heads + 5 · kv_heads) · head_dim · sizeof(T).
+/// Measured: elementwise_bench, cuda_elementwise.json, needed: 85% of the rate of a copy, 8,192
+/// tokens of 0.6B and of 8B.
 
 #include <cuda_runtime.h>
 

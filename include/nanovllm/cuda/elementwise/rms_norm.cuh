@@ -19,6 +19,8 @@
 /// Bytes moved: (2 · n + 1) · width · sizeof(T), or (4 · n + 1) with the residual.
 ///
 /// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+/// Measured: elementwise_bench, cuda_elementwise.json, needed: 80% (0.6B) and 94% (8B) of the rate
+/// of a copy, 8,192 rows; with the residual 86% and 94%.
 
 #include <cuda_runtime.h>
 

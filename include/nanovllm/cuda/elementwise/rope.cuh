@@ -9,6 +9,7 @@
 /// and are not checked. float32 arithmetic: one product, one fused multiply-add, one rounding.
 /// Bytes moved: 2 · n · heads · head_dim · sizeof(T); the table is read through the caches.
 /// Source: Su et al., "RoFormer", 2021.
+/// Measured: not at all: no model of the library calls it; they rotate in qk_norm_rope_store.
 
 #include <cuda_runtime.h>
 

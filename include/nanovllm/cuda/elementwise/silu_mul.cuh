@@ -7,6 +7,8 @@
 /// elements (tile/silu.cuh) is off by is far below the rounding that follows.
 /// Bytes moved: 3 · n · width · sizeof(T).
 /// Source: Shazeer, "GLU Variants Improve Transformer", 2020.
+/// Measured: elementwise_bench, cuda_elementwise.json, needed: 98% (0.6B) and 103% (8B) of the rate
+/// of a copy, 8,192 rows.
 
 #include <cuda_runtime.h>
 

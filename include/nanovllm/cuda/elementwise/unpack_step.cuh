@@ -5,6 +5,8 @@
 /// Grid: (pieces, arrays). A column is copied by words of 4 bytes, a table by rows; blocks whose
 /// array has less to do than the largest one end at once. Bytes: those of the packed inputs, some
 /// kilobytes; the time is that of a launch. Samples of the step before are not checked.
+/// Measured: boundary_bench, cuda_boundary.json, needed: 3.0 us from step to step with it and
+/// publish_results in the graph, 1.6 between graphs without both (1 row).
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,6 @@
 #pragma once
 /// What every launcher needs to know: the stream, and the device it runs on.
+/// Measured: not at all: the kernel is never launched.
 
 #include <cuda_runtime.h>
 

@@ -16,6 +16,8 @@
 /// written for each row that is copied; vocab / 8 read for each row with a mask, and 4 written for
 /// each token that it leaves out (32 for a sector that it leaves out, 64 for one with tokens of
 /// both kinds); 16 (72) for each bias; 16 (100) for each distinct token of a row with penalties.
+/// Measured: logit_edits_bench, cuda_logit_edits.json, needed: 80 us for 256 rows with masks of
+/// half, 92% of the floor; a step of 64 rows takes 1 to 3% more (engine_bench, cuda_edits.json).
 
 #include <algorithm>
 #include <cstdint>

@@ -6,6 +6,8 @@
 /// settings, which are read on the device.
 ///
 /// Moved: 4 bytes per logit read, 8 bytes per part written and read.
+/// Measured: sampler_bench, cuda_sampler_plain.json, 106 to 43 us for 256 drawn rows, 53 to 37 for
+/// greedy ones: 2.2% of a step of 0.6B (docs/lab/decode_step.md).
 
 #include <cstdint>
 #include <limits>

@@ -27,6 +27,8 @@
 /// Bytes: 4 · rows · vocab read once by the first kernel; the second reads the tiles that may hold
 /// kept tokens (top_k = 20: about 20 · 512 bytes a row; top_p alone: an eighth of the row, and up
 /// to all of it).
+/// Measured: sampler_bench, cuda_sampler.json, needed: with scan.cuh 66 us for 256 rows with top_k
+/// 20 and top_p 0.95, 191 with top_p alone; one read of the logits takes 36.5.
 
 #include <algorithm>
 #include <cstddef>

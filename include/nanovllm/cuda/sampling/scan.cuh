@@ -8,6 +8,8 @@
 ///
 /// Moved: 4 bytes per logit read, 48 bytes per slice and 0.03 per logit written. Noise (Philox: ten
 /// rounds for four logits) costs about as much again as reading on an H200.
+/// Measured: sampler_bench, cuda_sampler.json, needed: with sampler.cuh 53 us for 256 greedy rows,
+/// 106 for drawn ones; one read of the logits takes 36.5.
 
 #include <cstdint>
 #include <limits>

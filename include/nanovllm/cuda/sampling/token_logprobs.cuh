@@ -5,6 +5,7 @@
 /// Two kernels: a block for each slice of a row, then a block a row, in the workspace of `sample`.
 /// Tokens are read on the device and not checked: of those that do not exist nothing is written.
 /// Bytes: 4 · rows · vocab read.
+/// Measured: logit_edits_bench, cuda_logit_edits.json, needed: 256 rows in 39 us, 93% of the floor.
 
 #include <algorithm>
 #include <cstdint>

@@ -15,6 +15,8 @@
 /// Bytes that must be moved, and in brackets what that is in sectors of 32: mark_tokens 8 (36) for
 /// each token that is taken back and 16 (72) for each that is marked; mark_drawn 24 (under 200) a
 /// row.
+/// Measured: logit_edits_bench, cuda_logit_edits.json, needed: 33.5 us to mark 1,000 tokens of each
+/// of 256 rows in place of 1,000 others, 19% of the floor; mark_drawn 1.4 us.
 
 #include <algorithm>
 #include <cstdint>

@@ -8,6 +8,8 @@
 /// for how words travel, and sum.cuh for units and blocks, which are the same here.
 ///
 /// Bytes over links: (size - 1) · n · width · sizeof(T) out and in.
+/// Measured: peer_sum_bench, cuda_tp2_h200.json, logits over two GPUs 11.2 us by NCCL to 3.3 (1
+/// row), 127 to 68 (64), 429 to 272 (256).
 
 #include <cuda_runtime.h>
 

@@ -21,6 +21,8 @@
 ///
 /// Bytes over links: see exchange.cuh. In the device's memory what arrives is written, read and
 /// cleared, and the rest is that of `add_rms_norm`.
+/// Measured: peer_sum_bench, cuda_tp2_h200.json, a sum with norm over two GPUs 8.5 us by NCCL to
+/// 3.4 (1 row), 29.6 to 9.7 (256); a step of 8B 3.13 to 2.59 ms (cuda_tp2_overlap.json).
 
 #include <cuda_runtime.h>
 

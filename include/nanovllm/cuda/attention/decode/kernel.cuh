@@ -26,6 +26,7 @@
 /// q and out; at most two unfinished items a block, and as many again where it reads for several.
 /// Source: Dao, "FlashAttention-2", 2023; Dao et al., "Flash-Decoding", 2023; the exchange of the
 /// operands: NVIDIA, XQA kernels of TensorRT-LLM.
+/// Measured: decode_attention_bench, cuda_decode_attention.json, needed: 4.46 TB/s (256 x 1,024).
 
 #include <cuda_runtime.h>
 

@@ -19,6 +19,7 @@
 /// lengths, so the kernels can be captured in a graph and replayed with other lengths in device
 /// memory. Source: Dao et al., "Flash-Decoding", 2023; Osama et al., "Stream-K", 2023; Ye et al.,
 /// "Cascade Inference", 2024.
+/// Measured: decode_attention_bench, cuda_decode_attention.json, needed: 2.4 to 3.5 us a step.
 
 #include <algorithm>
 #include <cstddef>

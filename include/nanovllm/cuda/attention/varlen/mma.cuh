@@ -22,6 +22,8 @@
 /// FLOP: 4 · head_dim a visible (query, key) pair and head. Bytes: q and out once, K and V once a
 /// tile of 128 queries and head, mostly from L2.
 /// Source: Dao, "FlashAttention-2", 2023.
+/// Measured: varlen_attention_bench, cuda_varlen_attention.json, needed: 172 to 284 TFLOP/s,
+/// prompts of 1,024 to 16,384; Hopper's kernel has 409 to 617.
 
 #include <cuda_runtime.h>
 

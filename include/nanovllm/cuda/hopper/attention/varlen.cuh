@@ -25,6 +25,8 @@
 /// FLOP: 4 · head_dim a visible (query, key) pair and head. Bytes: q and out once, K and V once a
 /// tile of 128 queries and head, mostly from L2.
 /// Source: Shah et al., "FlashAttention-3", 2024; Zheng et al., "SGLang", 2024; PTX ISA 9.0.
+/// Measured: varlen_attention_bench, cuda_varlen_attention.json, 168 us for 16 x 1,024 keys in
+/// blocks of 64 where varlen/mma.cuh takes 399, and 1,782 for 16,384 where that takes 3,874.
 
 #include <cuda_runtime.h>
 

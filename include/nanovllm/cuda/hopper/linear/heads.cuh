@@ -16,6 +16,8 @@
 /// cache's format computes scales: then those of a head of k or v exchange their largest elements.
 ///
 /// Bytes moved: W once; x once for each block (from L2); q once, k and v twice.
+/// Measured: fp8_linear_bench, cuda_fp8_h200.json, 8-bit qkv of 8B with its heads 14.2 to 13.1 us
+/// (1 row); in 16 bits, without a JSON, a layer of 0.6B 16.2 to 15.0 us (docs/lab/decode_step.md).
 
 #include <cstddef>
 #include <cstdint>

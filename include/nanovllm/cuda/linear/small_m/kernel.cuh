@@ -32,6 +32,8 @@
 /// the same for every tile size.
 ///
 /// Bytes moved: W once; x once for each block (from L2); y once.
+/// Measured: small_m_bench, cuda_small_m.json, a layer of 0.6B without attention 15.6 to 12.4 us (1
+/// row), 26.0 to 18.3 (16).
 
 #include <algorithm>
 #include <cstdint>

@@ -14,6 +14,8 @@
 ///
 /// Bytes moved: every key and value once; q and out; a part of group · (head_dim + 4) floats for
 /// 256 keys, written and read, where a sequence has more.
+/// Measured: batch_invariant_bench, cuda_batch_invariant_attention.json, needed by the mode: 279 us
+/// for 256 x 1,024 keys and 16.3 for 1 x 512; the default kernel takes 254 and 5.1.
 
 #include <cuda_runtime.h>
 

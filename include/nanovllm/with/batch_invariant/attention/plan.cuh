@@ -1,6 +1,8 @@
 #pragma once
 /// What `batch_invariant_decode_attention` works on: the list of a step's segments, made once a
 /// step by one small kernel, and room for what they leave.
+/// Measured: not by itself; 0.882 ms for a step of 0.6B with 1 sequence, which has one plan
+/// (engine_bench, cuda_batch_invariant_0_6b.json).
 
 #include <cub/block/block_scan.cuh>
 

@@ -9,6 +9,8 @@
 ///
 /// What earlier segments have left waits in the thread's local memory: it is read and written once
 /// in 256 keys, and registers are full.
+/// Measured: batch_invariant_bench, cuda_batch_invariant_attention.json, needed by the mode: 477 us
+/// for 16 x 1,024 keys; varlen/mma.cuh takes 329, Hopper's kernel 143.
 
 #include <cuda_runtime.h>
 

@@ -24,6 +24,8 @@
 ///
 /// Bytes moved: W once for each `tokens` rows of x; x once for each `rows` rows of W (from L2); y
 /// once.
+/// Measured: batch_invariant_bench, cuda_batch_invariant_linear.json, needed by the mode: 49.2 us
+/// for gate_up of 8B (1 row), 4.09 TB/s; 3.2 for o of 0.6B, where the default takes 2.4.
 
 #include <cuda.h>
 

@@ -25,6 +25,8 @@
 /// neither on M nor on the other rows, bit for bit.
 ///
 /// Bytes moved: W once, N K, and its scales, N K / 32; x once for each block, from L2; y once.
+/// Measured: fp8_linear_bench, cuda_fp8_h200.json, gate_up of 8B with norm and SwiGLU in 31.7 us,
+/// 3.28 TB/s (1 row); a step of 8B 4.11 to 2.89 ms (engine_bench, cuda_fp8_one_call_h200.json).
 
 #include <cstddef>
 #include <cstdint>

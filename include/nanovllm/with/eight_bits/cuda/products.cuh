@@ -8,6 +8,8 @@
 /// before it adds y. It has such products on Hopper, since version 12.9. Its kernels want a
 /// multiple of 8 rows. Another number is rounded up, with the product in scratch memory; where that
 /// is too small for all rows, only the last ones are.
+/// Measured: fp8_linear_bench, cuda_fp8_h200.json, needed: 51.7 us for 256 rows of 8B's gate_up
+/// with norm, rounding and SwiGLU, 996 TFLOP/s; the kernel for the last rows not by itself.
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>

@@ -9,6 +9,8 @@
 ///
 /// Bytes moved: 3 · m · k, and 4 for each 128 elements. With the norm columns from 8,192 on are
 /// read once more, from L2.
+/// Measured: not by itself; 12.8 us for norm, rounding and product of 64 rows of 8B's qkv
+/// (fp8_linear_bench, cuda_fp8_h200.json).
 
 #include <cuda_runtime.h>
 

@@ -5,6 +5,8 @@
 ///
 /// Bytes moved: y [n · k, width] of the experts that are here once, out [n, width] once or, to add
 /// to it, twice.
+/// Measured: not by itself; 307 us for a layer's experts of 256 tokens with the sum (experts_bench,
+/// cuda_moe_h200.json).
 
 #include <cuda_runtime.h>
 

@@ -10,6 +10,8 @@
 /// the order of slots. Products and sums are those of grouped.cuh and combine.cuh, bit for bit.
 ///
 /// Bytes moved: the rows of each chosen expert once, x and h of a token for each block, out once.
+/// Measured: experts_bench, cuda_moe_few_tokens.json, a layer's experts of 1 token in 28.8 us;
+/// without a JSON 32.8 to 27.4 us, of 4 tokens 83.0 to 79.0 (docs/lab/kernels.md).
 
 #include <cuda_runtime.h>
 

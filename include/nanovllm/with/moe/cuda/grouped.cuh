@@ -21,6 +21,8 @@
 ///
 /// Bytes moved: W of each expert once for each tile of pairs, those after the first from L2; x once
 /// for each 64 rows of W, from L2; y once.
+/// Measured: experts_bench, cuda_moe_h200.json, needed: 282 us for a layer's experts of 64 tokens,
+/// 4.25 TB/s; in 8 bits 174, 3.55.
 
 #include <cuda_runtime.h>
 

@@ -11,6 +11,8 @@
 ///
 /// Bytes moved: the rows of each chosen expert once; x and h once for each warp, from L1 and L2;
 /// out once.
+/// Measured: experts_bench, cuda_moe_few_tokens.json, a layer's experts in 21.3 us; without a JSON
+/// 25.2 to 20.5 us (docs/lab/kernels.md).
 
 #include <cuda_runtime.h>
 

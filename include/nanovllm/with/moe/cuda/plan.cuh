@@ -1,5 +1,7 @@
 #pragma once
 /// Which tokens each expert gets: what the grouped products work through.
+/// Measured: not by itself; 282 us for a layer's experts of 64 tokens with the choice and the plan
+/// (experts_bench, cuda_moe_h200.json).
 
 #include <cuda_runtime.h>
 

@@ -6,6 +6,7 @@
 /// longer ones are read again for each.
 ///
 /// Bytes moved: 4 · n · experts, and 8 · n · k; with counts n · k additions that nothing waits for.
+/// Measured: experts_bench, cuda_moe_few_tokens.json, needed: 2.3 us for 1 token, 10.1 for 8,192.
 
 #include <cuda_runtime.h>
 

@@ -3,6 +3,8 @@
 ///
 /// Bytes a row: 16 for each shard read; with log-probabilities 8 for each of the listed tokens, of
 /// which every one is compared with those of the other shards.
+/// Measured: engine_bench, cuda_tp2_draws.json, with shard_draw.cuh a step of 256 sequences on two
+/// GPUs 3.40 to 3.15 ms (0.6B, 7.5%), 7.56 to 7.33 (8B, 3.0%).
 
 #include <cmath>
 #include <cstdint>

@@ -11,6 +11,8 @@
 ///
 /// Bytes: 4 · rows · tokens of the shard read once; tiles that may hold listed or kept tokens
 /// again; 520 a row and shard of surveys, of which what is listed is touched.
+/// Measured: engine_bench, cuda_tp2_draws.json, with pick_winner.cuh a step of 256 sequences on two
+/// GPUs 3.40 to 3.15 ms (0.6B, 7.5%), 7.56 to 7.33 (8B, 3.0%).
 
 #include <algorithm>
 #include <cstddef>

@@ -29,6 +29,8 @@
 /// Sums are in float32, and their order depends on K and on the size of the cluster alone.
 ///
 /// Bytes moved: W once; x once for each tile of rows of W (from L2); y once.
+/// Measured: mid_m_bench, cuda_mid_m.json, a layer without attention of 64 rows 25.4 to 21.2 us
+/// (0.6B) and 115.9 to 107.7 (8B).
 
 #include <cuda.h>
 

@@ -24,6 +24,8 @@
 /// Sums are in float32, in an order that depends on K and the variant alone.
 ///
 /// Bytes moved from L2: x once for each `rows` rows of W, W once for each 64 rows of x.
+/// Measured: wide_m_bench, cuda_wide_m.json, a layer of 0.6B without attention 30.3 to 23.4 us (128
+/// rows), 33.4 to 29.9 (256); 8B gains nothing (docs/lab/decode_step.md).
 
 #include <cuda.h>
 

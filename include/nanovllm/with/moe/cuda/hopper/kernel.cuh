@@ -15,6 +15,8 @@
 ///
 /// Bytes moved from L2: W once for each tile of pairs, of e4m3 half as many and the scales; x once
 /// for each 256 rows of W.
+/// Measured: experts_bench, cuda_moe_h200.json, a layer's experts of 8,192 tokens in 8 bits 2,691
+/// to 1,926 us; in 16 bits 1,543 us, 401 TFLOP/s.
 
 #include <cuda.h>
 
