@@ -24,9 +24,12 @@
 #                       in 'wire': of structs that are copied to a device or to a file, and indices
 #                       within automata
 #   length              a header, with the .inc of its name beside it, has at most 400 lines from
-#                       its first namespace on; the
-#                       first comment of a longer one says why, in a line '/// Longer than 400
-#                       lines: ...'
+#                       its first namespace on; the first comment of a longer one says why, in a
+#                       line '/// Longer than 400 lines: ...'
+#   measured            the first comment of a header with a __global__ has a line '/// Measured: BENCH,
+#                       JSON, GAIN', where BENCH is a program of benchmarks/ and JSON a file of
+#                       benchmarks/results/; or 'not by itself; ...', which names the JSON of what
+#                       contains the kernel; or, in 'unmeasured' alone, 'not at all: WHY'
 #   C                   a .h file is in c/ alone, has a guard NANOVLLM_C_<NAME>_H, which C needs no
 #                       extension for, and includes <stddef.h> and <stdint.h> at the most
 #   faces               <module>.hpp includes headers of <module>/ alone, and the umbrella nanovllm.hpp,
@@ -37,9 +40,11 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${1:-"$(cd "$here/../.." && pwd)/include"}
-# The lists of another tree are beside it.
-lists=$here
-if [ $# -gt 0 ]; then lists=$root; fi
+# The lists and the benchmarks of another tree are beside it.
+lists=$here benchmarks=$here/../../benchmarks
+if [ $# -gt 0 ]; then lists=$root benchmarks=$root/benchmarks; fi
+programs=$(find "$benchmarks" -name '*.cpp' -printf '%f ' -o -name '*.cu' -printf '%f ')
+results=$(find "$benchmarks/results" -name '*.json' -printf '%f ')
 cd "$root"
 mapfile -t files < <(find nanovllm -type f | LC_ALL=C sort)
 if [ "${#files[@]}" -eq 0 ]; then
@@ -51,7 +56,8 @@ graph=$(mktemp)
 trap 'rm -f "$graph"' EXIT
 
 status=0
-awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/budgets.txt" '
+awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/budgets.txt" \
+  -v programs="$programs" -v results="$results" '
   function complain(line, text) {
     print FILENAME ":" line ": " text
     violations++
@@ -379,6 +385,17 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     loaders["nanovllm/model/weights.hpp"]
     loaders["nanovllm/sampling/sampling_json.hpp"]
 
+    # Kernels that no benchmark runs, nor anything that contains them. One more needs a reason.
+    unmeasured["nanovllm/cuda/elementwise/kv_store.cuh"]
+    unmeasured["nanovllm/cuda/elementwise/rope.cuh"]
+    unmeasured["nanovllm/cuda/runtime/context.cuh"]
+    unmeasured["nanovllm/cuda/sampling/apply_functor.cuh"]
+    unmeasured["nanovllm/with/gpt2/cuda/ops.cuh"]
+    unmeasured["nanovllm/with/moe/cuda/any_product.cuh"]
+
+    num_files_there = split(programs " " results, files_there, " ")
+    for (i = 1; i <= num_files_there; i++) is_there[files_there[i]] = 1
+
     for (i = 1; i < ARGC; i++) {
       exists[ARGV[i]] = 1
       folder = ARGV[i]
@@ -404,6 +421,12 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
   FNR == 1 { in_first_comment = 1 }
   !/^(\/\/|#pragma once$)/ { in_first_comment = 0 }
   in_first_comment && /^\/\/\/ Longer than 400 lines: / { says_why[stem_of(FILENAME)] = 1 }
+
+  # What was measured is read to the end of its paragraph.
+  !in_first_comment || /^\/\/\/?$/ { in_measured = 0 }
+  in_first_comment && /^\/\/\/ Measured: / { in_measured = 1 }
+  in_measured { measured[FILENAME] = measured[FILENAME] substr($0, 4) }
+  /^[^\/]*__global__/ { has_kernel[FILENAME] = 1 }
   FNR == 71 && FILENAME == "nanovllm/nanovllm.hpp" {
     complain(FNR, "the umbrella has more than 70 lines")
   }
@@ -481,6 +504,33 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     for (k = 1; k <= count; k++) reach(next_files[k])
   }
 
+  # Whether a header with kernels says what was measured; see the comment at the top.
+  function check_measured(path,   text, bench, num_json) {
+    FILENAME = path
+    text = substr(measured[path], length(" Measured: ") + 1)
+    if (text == "") {
+      if (path in has_kernel)
+        complain(1, "a header with a __global__ has a line \"/// Measured: BENCH, JSON, GAIN\"")
+      return
+    }
+    if (text ~ /^not at all: ./) {
+      if (!(path in unmeasured)) complain(1, "a kernel is measured; those that are not are listed")
+      return
+    }
+    if (path in unmeasured) complain(1, "it is measured, so unmeasured need not have it")
+    bench = text
+    sub(/,.*/, "", bench)
+    if (text !~ /^not by itself; ./ && !((bench ".cu") in is_there) && !((bench ".cpp") in is_there))
+      complain(1, "there is no benchmark " bench)
+    while (match(text, /[A-Za-z0-9_]+\.json/)) {
+      num_json++
+      if (!(substr(text, RSTART, RLENGTH) in is_there))
+        complain(1, "benchmarks/results/ has no " substr(text, RSTART, RLENGTH))
+      text = substr(text, RSTART + RLENGTH)
+    }
+    if (num_json == 0) complain(1, "what was measured names no JSON of benchmarks/results/")
+  }
+
   # A room of the house, a wing, a part of api/; and their sums, "house", "with" and "api".
   function check_budgets(   i, room, storey, rooms) {
     FILENAME = budgets
@@ -511,6 +561,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
       sum_lines[stem] += num_lines[ARGV[i]] - (ARGV[i] in first_line ? first_line[ARGV[i]] - 1 : 0)
       last_of[stem] = ARGV[i]
     }
+    for (i = 1; i < ARGC; i++) check_measured(ARGV[i])
     for (name in num_includers)
       if (num_includers[name] == 1 && name !~ /for_each_isa/) {
         FILENAME = name

@@ -49,6 +49,9 @@ fresh_tree() {
   printf '#pragma once\n' > "$scratch/nanovllm/cuda/linear/tuning.hpp"
   include cuda/linear/linear.cuh nanovllm/cuda/linear/tuning.hpp
   include cuda.cuh nanovllm/parallel/devices.cuh
+  mkdir -p "$scratch/benchmarks/"{results,ops}
+  touch "$scratch/benchmarks/results/ops.json" "$scratch/benchmarks/ops/op_bench.cu"
+  kernel '/// Measured: op_bench, ops.json, 5% of a step.'
   include_for_nvcc engine.hpp nanovllm/cuda.cuh
   echo '// a fragment' > "$scratch/nanovllm/cpu/fragment.inc"
   include cpu/op.hpp nanovllm/cpu/fragment.inc
@@ -92,6 +95,12 @@ fresh_tree() {
   include api/c/handle.hpp nanovllm/engine/runner/runner.hpp
 }
 
+# A header with a kernel, whose first comment ends with these lines.
+kernel() {
+  { printf '#pragma once\n/// Adds.\n'; printf '%s\n' "$@" '#include "nanovllm/cuda/tile/vec.cuh"' \
+    'template <class T>' '__global__ void add_kernel(T* x) { *x += 1; }'
+  } > "$scratch/nanovllm/cuda/sampling/sampler.cuh"
+}
 include() { printf '#include "%s"\n' "$2" >> "$scratch/nanovllm/$1"; }
 include_for_nvcc() { line "$1" '#if defined(__CUDACC__)'; include "$1" "$2"; line "$1" '#endif'; }
 line() { printf '%s\n' "$2" >> "$scratch/nanovllm/$1"; }
@@ -130,6 +139,11 @@ new_room() {
 }
 long_line() { line core/a.hpp "// $(printf '%098d' 0)"; }
 wide_line() { line core/a.hpp "// $(printf 'é%.0s' $(seq 97))"; }
+measured_rope() {
+  mkdir -p "$scratch/nanovllm/cuda/elementwise"
+  sed 's/sampling/elementwise/' "$scratch/nanovllm/cuda/sampling/sampler.cuh" \
+    > "$scratch/nanovllm/cuda/elementwise/rope.cuh"
+}
 cycle() { include core/a.hpp nanovllm/core/b.hpp; include core/b.hpp nanovllm/core/a.hpp; }
 unguarded() { echo '// no guard' > "$scratch/nanovllm/core/a.hpp"; }
 late_guard() { printf '#include <vector>\n#pragma once\n' > "$scratch/nanovllm/core/a.hpp"; }
@@ -196,6 +210,13 @@ fresh_tree
 { echo '#pragma once'; echo '/// Longer than 400 lines: one table.'; seq -f '// %g' 400; } \
   > "$scratch/nanovllm/core/a.hpp"
 expect_clean "a long header that says why"
+fresh_tree
+kernel '/// Measured: not by itself; a step of 2 ms' '/// (op_bench, ops.json).'
+expect_clean "a kernel within what was measured"
+fresh_tree
+measured_rope
+sed -i 's/op_bench.*/not at all: no model has it./' "$scratch/nanovllm/cuda/elementwise/rope.cuh"
+expect_clean "a kernel that is listed as not measured"
 fresh_tree
 wide_line
 expect_clean "a line of 100 characters in more bytes"
@@ -291,6 +312,22 @@ expect "402 lines, bodies included" "a long header" long_header
 expect "402 lines, bodies included" "a long header with its bodies" long_bodies
 expect "403 lines, bodies included" "a reason that is not in the first comment" long_with_late_reason
 expect "core/a.hpp:3: more than 100 columns" "a long line" long_line
+expect 'has a line "/// Measured: BENCH' "a kernel that is not measured" kernel '/// Bytes: 4.'
+expect 'has a line "/// Measured: BENCH' "a measure that is not in the first comment" \
+  kernel '' '/// Measured: op_bench, ops.json, 5% of a step.'
+expect "there is no benchmark op_test" "a benchmark that is not there" \
+  kernel '/// Measured: op_test, ops.json, 5% of a step.'
+expect "benchmarks/results/ has no gone.json" "a JSON that is not there" \
+  kernel '/// Measured: op_bench, gone.json, 5% of a step.'
+expect "benchmarks/results/ has no gone.json" "the second JSON of a measure, in its second line" \
+  kernel '/// Measured: op_bench, ops.json, 5% of a step;' '/// of another 3% (gone.json).'
+expect "names no JSON" "a measure without a JSON" kernel '/// Measured: op_bench, 5% of a step.'
+expect "names no JSON" "a JSON after a measure" \
+  kernel '/// Measured: op_bench, 5% of a step.' '///' '/// See ops.json.'
+expect "names no JSON" "a kernel within what was not measured" kernel '/// Measured: not by itself; a step.'
+expect "a kernel is measured" "a kernel that is not measured, and not listed" \
+  kernel '/// Measured: not at all: no time.'
+expect "it is measured" "a listed kernel that is measured" measured_rope
 expect "lacks #pragma once" "no guard" unguarded
 expect "first directive must be #pragma once" "a late guard" late_guard
 expect "an empty header" "an empty header" empty
