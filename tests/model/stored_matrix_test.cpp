@@ -49,9 +49,10 @@ float q8_element(const std::string& blocks, std::int64_t i) {
              static_cast<signed char>(blocks[static_cast<std::size_t>(i / 32 * 34 + 2 + i % 32)]));
 }
 
-Checkpoint checkpoint_of(const std::string& blocks, std::vector<std::uint64_t> shape) {
+Checkpoint checkpoint_of(const std::string& blocks, std::vector<std::uint64_t> shape,
+                         const BlockFormat& format = kGgufQ8_0) {
   MemoryCheckpoint files;
-  files.add("w", FileDType::u8, std::move(shape), blocks, &kGgufQ8_0);
+  files.add("w", FileDType::u8, std::move(shape), blocks, &format);
   return Checkpoint(std::move(files));
 }
 
@@ -120,23 +121,33 @@ TEST_CASE("blocks of integers are the integers of their elements", "[weights]") 
   std::string data;
   for (std::uint32_t b = 0; b < kRows * kColumns / format.elements; ++b)
     data += random_block(format, b + 1);
-  const CheckpointTensor tensor{
-      .shape = {kRows, kColumns}, .data = std::as_bytes(std::span(data)), .blocks = &format};
-  const detail::IntBlocks matrix(tensor);
+  const Checkpoint checkpoint = checkpoint_of(data, {kRows, kColumns}, format);
   for (const auto& [first, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {0, kColumns}, {32, 320}, {17, 400}, {250, 10}, {5, 3}}) {
     INFO(first << " and " << count << " more");
-    const detail::Region region{0, kRows, first, first + count, kColumns};
-    REQUIRE_FALSE(matrix.give(region, [](const auto&) { return false; }));
-    const bool is_given = matrix.give(region, [&, count = count](const AnyStoredRows& stored) {
-      const IntRows& rows = *stored.get<IntRows>();
+    std::vector<float> values;
+    std::vector<Parameter<float>> parameters = {
+        {.name = "w",
+         .shape = {kRows, kColumns},
+         .sink =
+             [&](std::int64_t, MatrixView<const float> rows) {
+               values.assign(rows.data, rows.data + rows.size());
+             },
+         .shard = {1, first, first + count}}};
+    load_parameters<float>(checkpoint, parameters);
+    std::int64_t num_given = 0;
+    parameters[0].stored_sink = [&, first = first, count = count](std::int64_t first_row,
+                                                                  const AnyStoredRows& stored) {
       REQUIRE(stored.get<Fp8Rows>() == nullptr);
+      REQUIRE(stored.get<IntRows>() != nullptr);
+      const IntRows& rows = *stored.get<IntRows>();
+      REQUIRE(first_row == 0);
+      REQUIRE(rows.rows == kRows);
+      REQUIRE(rows.columns == count);
       CHECK(rows.has_one_scale_in_each(32) == (first % 32 == 0 || first % 32 + count <= 32));
       std::vector<std::int8_t> codes(static_cast<std::size_t>(count));
-      std::vector<float> values(codes.size());
       for (std::int64_t i = 0; i < kRows; ++i) {
         rows.read(i, codes.data());
-        matrix.read({i, i + 1, region.column_begin, region.column_end, kColumns}, values.data());
         for (std::int64_t j = 0; j < count; ++j) {
           const auto code = static_cast<float>(codes[static_cast<std::size_t>(j)]);
           const IntRows::Group of = rows.group(i, j);
@@ -144,15 +155,17 @@ TEST_CASE("blocks of integers are the integers of their elements", "[weights]") 
           REQUIRE(code < std::exp2(rows.bits - 1));
           REQUIRE((rows.has_offsets || of.offset == 0));
           // Sums of other parts of the same numbers: equal but for what float32 rounds.
-          const float value = values[static_cast<std::size_t>(j)];
+          const float value = values[static_cast<std::size_t>(i * count + j)];
           const float size = std::abs(of.scale) * 32 + std::abs(of.offset);
           REQUIRE(std::abs(of.scale * code + of.offset - value) <=
                   (rows.has_offsets ? size * 0x1p-22f : 0.f));
+          ++num_given;
         }
       }
       return true;
-    });
-    CHECK(is_given);
+    };
+    load_parameters<float>(checkpoint, parameters);
+    CHECK(num_given == kRows * count);
   }
 }
 

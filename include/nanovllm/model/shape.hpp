@@ -19,40 +19,43 @@ namespace nanovllm {
 /// Whether lm_head is the embedding matrix.
 enum class Tie : std::uint8_t { no, yes, dynamic };
 
+// A shape is a struct of sizes, `std::dynamic_extent` where config.json has them, and of a `Tie`,
+// with
+//
+// - `Config`, the config that has the same sizes; it names the shape as its `Shape`;
+// - `for_each_field(visit)`: visit(name in config.json, member of the shape, member of the config).
+
 namespace detail {
 
 /// Each family has a specialisation for its shapes, beside its model.
 template <class Shape>
 struct ModelOfShape;
 
-/// The shape and the config of a model. Each family has a specialisation beside its shapes, which
-/// knows them where the model is only declared; models without a shape have this one.
+/// The shape and the config of a model, also where a model of a shape is only declared, and the
+/// model of its family that takes all sizes from config.json.
 template <class Model>
 struct ModelTraits {
   struct Unknown {};
   static constexpr std::nullptr_t kShape{};
   using Config = Unknown;
 };
+template <class Shape, template <Shape> class Family, Shape kModelShape>
+struct ModelTraits<Family<kModelShape>> {
+  static constexpr Shape kShape = kModelShape;
+  using Config = typename Shape::Config;
+  using AnySize = Family<Shape{}>;
+};
 template <class Model>
 requires requires { typename Model::Config; }
 struct ModelTraits<Model> {
   static constexpr std::nullptr_t kShape{};
   using Config = typename Model::Config;
+  using AnySize = Model;
 };
 
 /// The type of a model's shape; std::nullptr_t where it has none.
 template <class Model>
 using ShapeOf = std::remove_cvref_t<decltype(ModelTraits<Model>::kShape)>;
-
-/// See AnySizeOf.
-template <class Model, class Shape = ShapeOf<Model>>
-struct AnySize {
-  using type = typename ModelOfShape<Shape>::template type<Shape{}>;
-};
-template <class Model>
-struct AnySize<Model, std::nullptr_t> {
-  using type = Model;
-};
 
 /// A shape of namespace `shapes`, by its name there.
 template <class Shape>
@@ -97,11 +100,6 @@ template <class Model>
 /// `size`, or 0 where it is known at run time only.
 [[nodiscard]] constexpr int fixed_or_zero(std::size_t size) {
   return size == std::dynamic_extent ? 0 : static_cast<int>(size);
-}
-
-/// `fixed`, or `given` where it is known at run time only.
-[[nodiscard]] constexpr std::int64_t fixed_or(std::size_t fixed, std::size_t given) {
-  return static_cast<std::int64_t>(fixed != std::dynamic_extent ? fixed : given);
 }
 
 /// Collects the fixed fields in which config.json differs.
@@ -166,7 +164,68 @@ class RankShares {
   std::string problems_;
 };
 
+/// In what `given`, of config.json, differs from `fixed`.
+template <class Shape>
+[[nodiscard]] ShapeDifferences shape_differences(const Shape& fixed, const Shape& given) {
+  ShapeDifferences out;
+  Shape::for_each_field(
+      [&](const char* name, auto field, auto) { out.compare(name, fixed.*field, given.*field); });
+  return out;
+}
+
+[[nodiscard]] constexpr Tie as_size(bool is_tied) { return is_tied ? Tie::yes : Tie::no; }
+[[nodiscard]] constexpr std::size_t as_size(std::int64_t size) {
+  return static_cast<std::size_t>(size);
+}
+
 }  // namespace detail
+
+/// The sizes that `config` states, every field known.
+template <class Config>
+[[nodiscard]] typename Config::Shape shape_of(const Config& config) {
+  typename Config::Shape out;
+  Config::Shape::for_each_field(
+      [&](const char*, auto field, auto given) { out.*field = detail::as_size(config.*given); });
+  return out;
+}
+
+/// Whether a model compiled for `kShape` can run the checkpoint of `config`.
+template <auto kShape, class Config>
+[[nodiscard]] bool matches(const Config& config) {
+  return detail::shape_differences(kShape, shape_of(config)).text().empty();
+}
+
+/// The sizes of `config`, every field known. Throws ConfigError that names every field in which
+/// `kShape` is fixed to another value, with both values.
+template <auto kShape, class Config>
+typename Config::Shape resolve(const Config& config) {
+  const typename Config::Shape given = shape_of(config);
+  detail::shape_differences(kShape, given).raise();
+  return given;
+}
+
+/// A config of the sizes of `kShape`, all of which must be fixed: for an engine with random
+/// weights.
+template <auto kShape>
+[[nodiscard]] auto config_of() {
+  using Shape = std::remove_cvref_t<decltype(kShape)>;
+  constexpr bool kIsFixed = [] {
+    bool out = true;
+    Shape::for_each_field(
+        [&](const char*, auto field, auto) { out = out && kShape.*field != Shape{}.*field; });
+    return out;
+  }();
+  static_assert(kIsFixed, "nanovllm: every field of the shape must be fixed");
+  typename Shape::Config out;
+  Shape::for_each_field([&](const char*, auto field, auto given) {
+    if constexpr (std::is_same_v<decltype(kShape.*field), const Tie&>) {
+      out.*given = kShape.*field == Tie::yes;
+    } else {
+      out.*given = static_cast<std::int64_t>(kShape.*field);
+    }
+  });
+  return out;
+}
 
 /// The model that a shape is of, as `Qwen3<kShape>`.
 template <auto kShape>
@@ -176,7 +235,7 @@ using ModelOf =
 /// The model of the same family that takes all sizes from config.json; `Model` itself where it has
 /// no shape.
 template <class Model>
-using AnySizeOf = typename detail::AnySize<Model>::type;
+using AnySizeOf = typename detail::ModelTraits<Model>::AnySize;
 
 /// What config.json says of `Model`: its `Config`.
 template <class Model>

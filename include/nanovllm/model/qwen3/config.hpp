@@ -22,6 +22,8 @@ namespace nanovllm {
 /// What the engine needs to know about a checkpoint. `load` and `from_json` guarantee the ranges
 /// given here and ModelLimits.
 struct Qwen3Config {
+  using Shape = struct Qwen3Shape;
+
   std::int64_t hidden_size = 0;  ///< ≥ 1, as are all sizes
   std::int64_t num_hidden_layers = 0;
   std::int64_t num_attention_heads = 0;  ///< a multiple of num_key_value_heads

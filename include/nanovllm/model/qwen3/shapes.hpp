@@ -24,6 +24,18 @@ struct Qwen3Shape {
   std::size_t vocab_size = std::dynamic_extent;
   Tie tie = Tie::dynamic;
 
+  using Config = Qwen3Config;
+  static constexpr void for_each_field(const auto& visit) {
+    visit("hidden_size", &Qwen3Shape::hidden_size, &Config::hidden_size);
+    visit("num_hidden_layers", &Qwen3Shape::num_layers, &Config::num_hidden_layers);
+    visit("num_attention_heads", &Qwen3Shape::num_heads, &Config::num_attention_heads);
+    visit("num_key_value_heads", &Qwen3Shape::num_kv_heads, &Config::num_key_value_heads);
+    visit("head_dim", &Qwen3Shape::head_dim, &Config::head_dim);
+    visit("intermediate_size", &Qwen3Shape::intermediate_size, &Config::intermediate_size);
+    visit("vocab_size", &Qwen3Shape::vocab_size, &Config::vocab_size);
+    visit("tie_word_embeddings", &Qwen3Shape::tie, &Config::tie_word_embeddings);
+  }
+
   friend bool operator==(const Qwen3Shape&, const Qwen3Shape&) = default;
 };
 
@@ -34,11 +46,6 @@ template <>
 struct detail::ModelOfShape<Qwen3Shape> {
   template <Qwen3Shape kShape>
   using type = Qwen3<kShape>;
-};
-template <Qwen3Shape kModelShape>
-struct detail::ModelTraits<Qwen3<kModelShape>> {
-  static constexpr Qwen3Shape kShape = kModelShape;
-  using Config = Qwen3Config;
 };
 
 namespace shapes {
@@ -78,52 +85,6 @@ template <Qwen3Shape kShape>
   constexpr int kKvHeads = detail::fixed_or_zero(kShape.num_kv_heads);
   return HeadShape<detail::fixed_or_zero(kShape.head_dim),
                    (kKvHeads == 0 ? 0 : kHeads / kKvHeads)>{};
-}
-
-/// The sizes that `config` states, every field known.
-[[nodiscard]] inline Qwen3Shape shape_of(const Qwen3Config& config) {
-  return {.hidden_size = static_cast<std::size_t>(config.hidden_size),
-          .num_layers = static_cast<std::size_t>(config.num_hidden_layers),
-          .num_heads = static_cast<std::size_t>(config.num_attention_heads),
-          .num_kv_heads = static_cast<std::size_t>(config.num_key_value_heads),
-          .head_dim = static_cast<std::size_t>(config.head_dim),
-          .intermediate_size = static_cast<std::size_t>(config.intermediate_size),
-          .vocab_size = static_cast<std::size_t>(config.vocab_size),
-          .tie = config.tie_word_embeddings ? Tie::yes : Tie::no};
-}
-
-namespace detail {
-
-/// In what `given`, of config.json, differs from `fixed`.
-[[nodiscard]] inline ShapeDifferences shape_differences(const Qwen3Shape& fixed,
-                                                        const Qwen3Shape& given) {
-  ShapeDifferences out;
-  out.compare("hidden_size", fixed.hidden_size, given.hidden_size);
-  out.compare("num_hidden_layers", fixed.num_layers, given.num_layers);
-  out.compare("num_attention_heads", fixed.num_heads, given.num_heads);
-  out.compare("num_key_value_heads", fixed.num_kv_heads, given.num_kv_heads);
-  out.compare("head_dim", fixed.head_dim, given.head_dim);
-  out.compare("intermediate_size", fixed.intermediate_size, given.intermediate_size);
-  out.compare("vocab_size", fixed.vocab_size, given.vocab_size);
-  out.compare("tie_word_embeddings", fixed.tie, given.tie);
-  return out;
-}
-
-}  // namespace detail
-
-/// Whether a model compiled for `kShape` can run the checkpoint of `config`.
-template <Qwen3Shape kShape>
-[[nodiscard]] bool matches(const Qwen3Config& config) {
-  return detail::shape_differences(kShape, shape_of(config)).text().empty();
-}
-
-/// The sizes of `config`, every field known. Throws ConfigError that names every field in which
-/// `kShape` is fixed to another value, with both values.
-template <Qwen3Shape kShape>
-[[nodiscard]] Qwen3Shape resolve(const Qwen3Config& config) {
-  const Qwen3Shape given = shape_of(config);
-  detail::shape_differences(kShape, given).raise();
-  return given;
 }
 
 }  // namespace nanovllm

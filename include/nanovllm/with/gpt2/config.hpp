@@ -18,6 +18,8 @@ namespace nanovllm {
 /// What the engine needs to know about a checkpoint. `load` and `from_json` guarantee the ranges
 /// given here and ModelLimits. In brackets: the names in the file.
 struct Gpt2Config {
+  using Shape = struct Gpt2Shape;
+
   std::int64_t hidden_size = 0;  ///< [n_embd] ≥ 1, as are all sizes; a multiple of num_heads
   std::int64_t num_layers = 0;   ///< [n_layer]
   std::int64_t num_heads = 0;    ///< [n_head]

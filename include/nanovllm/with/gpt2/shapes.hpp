@@ -22,6 +22,17 @@ struct Gpt2Shape {
   std::size_t num_positions = std::dynamic_extent;
   Tie tie = Tie::dynamic;
 
+  using Config = Gpt2Config;
+  static constexpr void for_each_field(const auto& visit) {
+    visit("n_embd", &Gpt2Shape::hidden_size, &Config::hidden_size);
+    visit("n_layer", &Gpt2Shape::num_layers, &Config::num_layers);
+    visit("n_head", &Gpt2Shape::num_heads, &Config::num_heads);
+    visit("n_inner", &Gpt2Shape::intermediate_size, &Config::intermediate_size);
+    visit("vocab_size", &Gpt2Shape::vocab_size, &Config::vocab_size);
+    visit("n_positions", &Gpt2Shape::num_positions, &Config::num_positions);
+    visit("tie_word_embeddings", &Gpt2Shape::tie, &Config::tie_word_embeddings);
+  }
+
   friend bool operator==(const Gpt2Shape&, const Gpt2Shape&) = default;
 };
 
@@ -32,11 +43,6 @@ template <>
 struct detail::ModelOfShape<Gpt2Shape> {
   template <Gpt2Shape kShape>
   using type = Gpt2<kShape>;
-};
-template <Gpt2Shape kModelShape>
-struct detail::ModelTraits<Gpt2<kModelShape>> {
-  static constexpr Gpt2Shape kShape = kModelShape;
-  using Config = Gpt2Config;
 };
 
 namespace shapes {
@@ -73,76 +79,6 @@ template <Gpt2Shape kShape>
   static_assert(kHidden % kDivisor == 0,
                 "nanovllm: a Gpt2Shape's hidden_size must be a multiple of its num_heads");
   return HeadShape<(kHeads == 0 ? 0 : kHidden / kDivisor), 1>{};
-}
-
-/// The sizes that `config` states, every field known.
-[[nodiscard]] inline Gpt2Shape shape_of(const Gpt2Config& config) {
-  return {.hidden_size = static_cast<std::size_t>(config.hidden_size),
-          .num_layers = static_cast<std::size_t>(config.num_layers),
-          .num_heads = static_cast<std::size_t>(config.num_heads),
-          .intermediate_size = static_cast<std::size_t>(config.intermediate_size),
-          .vocab_size = static_cast<std::size_t>(config.vocab_size),
-          .num_positions = static_cast<std::size_t>(config.num_positions),
-          .tie = config.tie_word_embeddings ? Tie::yes : Tie::no};
-}
-
-namespace detail {
-
-/// In what `given`, of config.json, differs from `fixed`.
-[[nodiscard]] inline ShapeDifferences shape_differences(const Gpt2Shape& fixed,
-                                                        const Gpt2Shape& given) {
-  ShapeDifferences out;
-  out.compare("n_embd", fixed.hidden_size, given.hidden_size);
-  out.compare("n_layer", fixed.num_layers, given.num_layers);
-  out.compare("n_head", fixed.num_heads, given.num_heads);
-  out.compare("n_inner", fixed.intermediate_size, given.intermediate_size);
-  out.compare("vocab_size", fixed.vocab_size, given.vocab_size);
-  out.compare("n_positions", fixed.num_positions, given.num_positions);
-  out.compare("tie_word_embeddings", fixed.tie, given.tie);
-  return out;
-}
-
-}  // namespace detail
-
-/// Whether a model compiled for `kShape` can run the checkpoint of `config`.
-template <Gpt2Shape kShape>
-[[nodiscard]] bool matches(const Gpt2Config& config) {
-  return detail::shape_differences(kShape, shape_of(config)).text().empty();
-}
-
-/// The sizes of `config`, every field known. Throws ConfigError that names every field in which
-/// `kShape` is fixed to another value, with both values.
-template <Gpt2Shape kShape>
-[[nodiscard]] Gpt2Shape resolve(const Gpt2Config& config) {
-  const Gpt2Shape given = shape_of(config);
-  detail::shape_differences(kShape, given).raise();
-  return given;
-}
-
-/// A config of the sizes of `kShape`, all of which must be fixed: for an engine with random
-/// weights.
-template <Gpt2Shape kShape>
-[[nodiscard]] Gpt2Config config_of() {
-  constexpr std::size_t kSizes[] = {kShape.hidden_size, kShape.num_layers,
-                                    kShape.num_heads,   kShape.intermediate_size,
-                                    kShape.vocab_size,  kShape.num_positions};
-  static_assert(
-      [](const auto& sizes) {
-        for (const std::size_t size : sizes) {
-          if (size == std::dynamic_extent) return false;
-        }
-        return kShape.tie != Tie::dynamic;
-      }(kSizes),
-      "nanovllm: every field of the shape must be fixed");
-  Gpt2Config out;
-  out.hidden_size = kSizes[0];
-  out.num_layers = kSizes[1];
-  out.num_heads = kSizes[2];
-  out.intermediate_size = kSizes[3];
-  out.vocab_size = kSizes[4];
-  out.num_positions = kSizes[5];
-  out.tie_word_embeddings = kShape.tie == Tie::yes;
-  return out;
 }
 
 }  // namespace nanovllm

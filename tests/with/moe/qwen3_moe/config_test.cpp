@@ -57,8 +57,8 @@ TEST_CASE("the config of Qwen3-30B-A3B is read", "[moe][config]") {
   for (const std::int64_t layer : {0, 1, 47}) CHECK(config.is_sparse(layer));
   CHECK(std::abs(static_cast<double>(num_parameters(config)) / 30532122624.0 - 1) < 0.01);
   CHECK(shape_of(config) == shapes::qwen3_30b_a3b);
-  CHECK_NOTHROW(check_shape_of<shapes::qwen3_30b_a3b>(config));
-  CHECK_THROWS_WITH(check_shape_of<shapes::qwen3_235b_a22b>(config),
+  CHECK_NOTHROW(resolve<shapes::qwen3_30b_a3b>(config));
+  CHECK_THROWS_WITH(resolve<shapes::qwen3_235b_a22b>(config),
                     Contains("'moe_intermediate_size' is 1536 at compile time but 768"));
 
   const Qwen3MoeConfig large = parse({{"hidden_size", 4096},

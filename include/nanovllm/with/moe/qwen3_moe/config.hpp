@@ -17,6 +17,8 @@ namespace nanovllm {
 /// A Qwen3Config whose layers may have experts in place of one MLP. `intermediate_size` is that of
 /// layers without experts. `load` and `from_json` guarantee the ranges given here.
 struct Qwen3MoeConfig : Qwen3Config {
+  using Shape = struct Qwen3MoeShape;
+
   std::int64_t num_experts = 0;                 ///< ≥ 1; "num_experts" or "num_local_experts"
   std::int64_t num_experts_per_tok = 0;         ///< in [1, num_experts]
   std::int64_t moe_intermediate_size = 0;       ///< ≥ 1, of an expert

@@ -164,7 +164,7 @@ class Qwen3MoeNetwork
  private:
   [[nodiscard]] static Weights checked_weights(const Qwen3MoeConfig& config,
                                                const Communicator& comm) {
-    check_shape_of<kShape>(config);
+    resolve<kShape>(config);
     return Weights(config, comm.rank(), comm.size());
   }
 };

@@ -29,6 +29,21 @@ struct Qwen3MoeShape {
   std::size_t vocab_size = std::dynamic_extent;
   Tie tie = Tie::dynamic;
 
+  using Config = Qwen3MoeConfig;
+  static constexpr void for_each_field(const auto& visit) {
+    visit("hidden_size", &Qwen3MoeShape::hidden_size, &Config::hidden_size);
+    visit("num_hidden_layers", &Qwen3MoeShape::num_layers, &Config::num_hidden_layers);
+    visit("num_attention_heads", &Qwen3MoeShape::num_heads, &Config::num_attention_heads);
+    visit("num_key_value_heads", &Qwen3MoeShape::num_kv_heads, &Config::num_key_value_heads);
+    visit("head_dim", &Qwen3MoeShape::head_dim, &Config::head_dim);
+    visit("num_experts", &Qwen3MoeShape::num_experts, &Config::num_experts);
+    visit("num_experts_per_tok", &Qwen3MoeShape::num_experts_per_tok, &Config::num_experts_per_tok);
+    visit("moe_intermediate_size", &Qwen3MoeShape::moe_intermediate_size,
+          &Config::moe_intermediate_size);
+    visit("vocab_size", &Qwen3MoeShape::vocab_size, &Config::vocab_size);
+    visit("tie_word_embeddings", &Qwen3MoeShape::tie, &Config::tie_word_embeddings);
+  }
+
   friend bool operator==(const Qwen3MoeShape&, const Qwen3MoeShape&) = default;
 };
 
@@ -39,11 +54,6 @@ template <>
 struct detail::ModelOfShape<Qwen3MoeShape> {
   template <Qwen3MoeShape kShape>
   using type = Qwen3Moe<kShape>;
-};
-template <Qwen3MoeShape kModelShape>
-struct detail::ModelTraits<Qwen3Moe<kModelShape>> {
-  static constexpr Qwen3MoeShape kShape = kModelShape;
-  using Config = Qwen3MoeConfig;
 };
 
 namespace shapes {
@@ -73,48 +83,6 @@ template <Qwen3MoeShape kShape>
   return head_shape_of<Qwen3Shape{.num_heads = kShape.num_heads,
                                   .num_kv_heads = kShape.num_kv_heads,
                                   .head_dim = kShape.head_dim}>();
-}
-
-/// The sizes that `config` states, every field known.
-[[nodiscard]] inline Qwen3MoeShape shape_of(const Qwen3MoeConfig& config) {
-  return {.hidden_size = static_cast<std::size_t>(config.hidden_size),
-          .num_layers = static_cast<std::size_t>(config.num_hidden_layers),
-          .num_heads = static_cast<std::size_t>(config.num_attention_heads),
-          .num_kv_heads = static_cast<std::size_t>(config.num_key_value_heads),
-          .head_dim = static_cast<std::size_t>(config.head_dim),
-          .num_experts = static_cast<std::size_t>(config.num_experts),
-          .num_experts_per_tok = static_cast<std::size_t>(config.num_experts_per_tok),
-          .moe_intermediate_size = static_cast<std::size_t>(config.moe_intermediate_size),
-          .vocab_size = static_cast<std::size_t>(config.vocab_size),
-          .tie = config.tie_word_embeddings ? Tie::yes : Tie::no};
-}
-
-namespace detail {
-
-/// In what `given`, of config.json, differs from `fixed`.
-[[nodiscard]] inline ShapeDifferences shape_differences(const Qwen3MoeShape& fixed,
-                                                        const Qwen3MoeShape& given) {
-  ShapeDifferences out;
-  out.compare("hidden_size", fixed.hidden_size, given.hidden_size);
-  out.compare("num_hidden_layers", fixed.num_layers, given.num_layers);
-  out.compare("num_attention_heads", fixed.num_heads, given.num_heads);
-  out.compare("num_key_value_heads", fixed.num_kv_heads, given.num_kv_heads);
-  out.compare("head_dim", fixed.head_dim, given.head_dim);
-  out.compare("num_experts", fixed.num_experts, given.num_experts);
-  out.compare("num_experts_per_tok", fixed.num_experts_per_tok, given.num_experts_per_tok);
-  out.compare("moe_intermediate_size", fixed.moe_intermediate_size, given.moe_intermediate_size);
-  out.compare("vocab_size", fixed.vocab_size, given.vocab_size);
-  out.compare("tie_word_embeddings", fixed.tie, given.tie);
-  return out;
-}
-
-}  // namespace detail
-
-/// Throws ConfigError that names every field in which `kShape` is fixed to another value than
-/// `config` has, with both values.
-template <Qwen3MoeShape kShape>
-void check_shape_of(const Qwen3MoeConfig& config) {
-  detail::shape_differences(kShape, shape_of(config)).raise();
 }
 
 }  // namespace nanovllm
