@@ -27,6 +27,7 @@
 #include "nanovllm/with/gguf.hpp"
 #include "nanovllm/with/gpt2.hpp"
 #include "nanovllm/with/moe.hpp"
+#include "nanovllm/with/peers.hpp"
 #include "nanovllm/with/pooling.hpp"
 #include "nanovllm/with/radix.hpp"
 #include "nanovllm/with/sessions.hpp"

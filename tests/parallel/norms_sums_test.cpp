@@ -13,6 +13,8 @@
 #include "nanovllm/cpu/kernels/rms_norm.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/parallel/thread_group.hpp"
+#include "nanovllm/with/peers/options.hpp"
+#include "nanovllm/with/peers/sums_in_halves.hpp"
 #include "parallel/ranks_rig.hpp"
 
 using namespace nanovllm;
@@ -73,6 +75,9 @@ class NormingGroup {
 /// Threads that make the sums of many rows when they are finished.
 class LateGroup : public NormingGroup {
  public:
+  template <class Context>
+  using Sums = SumsInHalves<Context>;
+
   explicit LateGroup(NormingGroup group) : NormingGroup(std::move(group)) {}
 
   static std::vector<LateGroup> make(int num_ranks) {

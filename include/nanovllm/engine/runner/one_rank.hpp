@@ -43,7 +43,7 @@ class NoPeers {
   /// This process's ends of the communicator.
   template <class Communicator>
   [[nodiscard]] static std::vector<Communicator> make_ends(const RunnerConfig& config) {
-    if constexpr (TakesPeerOptions<Communicator>) {
+    if constexpr (TakesOptions<Communicator, decltype(config.peers)>) {
       return Communicator::make(config.num_ranks, config.peers);
     } else {
       return Communicator::make(config.num_ranks);

@@ -1,13 +1,11 @@
 #pragma once
 /// The residual stream: what every block reads, normalised, and adds its result to.
 
-#include <array>
 #include <concepts>
 #include <cstdint>
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/norm.hpp"
@@ -45,21 +43,82 @@ inline constexpr bool kNormsSums = requires(const Context& context, typename Con
   { context.comm.all_reduce_add_norm(x, x, weight, 1e-6f, x) } -> std::same_as<bool>;
 };
 
-/// The communicator makes sums beside other ops.
+/// The sums over ranks of what a stream adds: made at once. Other ways have the same members, and
+/// derive from it.
 template <class Context>
-inline constexpr bool kOverlapsSums = requires(const Context& context, typename Context::Rows x,
-                                               VectorView<const typename Context::Weight> weight) {
-  { context.comm.overlaps_sum(x) } -> std::same_as<bool>;
-  context.comm.begin_sum(x, std::int64_t{});
-  context.comm.finish_sum_add_norm(x, x, weight, 1e-6f, x);
+class SumsAtOnce {
+ public:
+  using Rows = typename Context::Rows;
+  using ConstRows = typename Context::ConstRows;
+  using Matrix = typename Context::Matrix;
+  using Weights = VectorView<const typename Context::Weight>;
+
+  /// For steps of up to `max_rows` rows.
+  SumsAtOnce(const Context& context, std::int64_t /*max_rows*/) : context_(context) {}
+
+  /// A step begins.
+  void start() {}
+  /// x, this rank's part, becomes the sum, until the next norm at the latest.
+  void sum(Rows x) { context_.comm.all_reduce(x); }
+  /// Makes the sum that is due; returns whether it is added to `residual` and normed as well.
+  bool norm(Rows, Rows, const auto&, float) { return false; }
+
+  // The stream's calls of these names, of ways that do more; false, with nothing done, otherwise.
+  bool add(auto&, ConstRows, const Matrix&) { return false; }
+  bool read_rows(auto&, const auto&, float, const auto&) { return false; }
+  bool add_rows(auto&, const auto&, float, const Matrix&, const auto&) { return false; }
+
+ protected:
+  Context context_;
 };
+
+/// Sums that are left to the norm after them, by a communicator that `kNormsSums`.
+template <class Context>
+class SumsWithNorm : public SumsAtOnce<Context> {
+  using Base = SumsAtOnce<Context>;
+
+ public:
+  using Base::Base;
+
+  void start() { is_due_ = false; }
+  void sum(typename Base::Rows) { is_due_ = true; }
+  bool norm(typename Base::Rows x, typename Base::Rows residual,
+            const typename Base::Weights& weight, float eps) {
+    return std::exchange(is_due_, false) &&
+           this->context_.comm.all_reduce_add_norm(x, residual, weight, eps, x);
+  }
+
+ private:
+  bool is_due_ = false;  // what was given to `sum` is this rank's part still
+};
+
+namespace detail {
+
+template <class Context, class Norm>
+struct SumsFor {
+  using type = SumsAtOnce<Context>;
+};
+template <class Context>
+requires kNormsSums<Context>
+struct SumsFor<Context, RmsNorm> {
+  using type = SumsWithNorm<Context>;
+};
+
+/// The communicator's own way, if it has one for such rows.
+template <class Context, class Norm>
+struct SumsSlot : SumsFor<Context, Norm> {};
+template <class Context>
+requires requires { typename Context::Communicator::template Sums<Context>; }
+struct SumsSlot<Context, RmsNorm> {
+  using type = typename Context::Communicator::template Sums<Context>;
+};
+
+}  // namespace detail
 
 /// Owns the residual and its normalised form, and knows when a block's result is added to the
 /// residual: by its last product itself, where that costs less (`kAccumulatesResidual`) and there
-/// is one rank, or else, after the sum over all ranks, by the norm that follows. A communicator
-/// that sums, adds and norms in one (`kNormsSums`) does so at that norm. One that makes sums beside
-/// other ops (`kOverlapsSums`) has those of large steps in two halves, each while the other half is
-/// multiplied. A network says
+/// is one rank, or else, after the sum over all ranks, by the norm that follows. `Sums` says how
+/// and when that sum is made. A network says
 ///
 ///     stream.start(n);  …fill stream.residual()…;
 ///     stream.add(result of a block that reads stream.normed(weight), weight of its last product);
@@ -67,16 +126,13 @@ inline constexpr bool kOverlapsSums = requires(const Context& context, typename 
 ///     …;  stream.norm(weight);  …read stream.hidden()…
 ///
 /// `Norm` is one of model/layers/norm.hpp.
-template <class Context, class Norm = RmsNorm>
+template <class Context, class Norm = RmsNorm,
+          class Sums = typename detail::SumsSlot<Context, Norm>::type>
 class ResidualStream {
   using A = typename Context::Activation;
   using Matrix = typename Context::Matrix;
   using Rows = typename Context::Rows;
   using NormParameters = typename Norm::template Parameters<Context>;
-
-  /// Whether the sum over ranks is left to the norm after it.
-  static constexpr bool kDefersSums = std::same_as<Norm, RmsNorm> && kNormsSums<Context>;
-  static constexpr bool kHasHalves = std::same_as<Norm, RmsNorm> && kOverlapsSums<Context>;
 
  public:
   /// For steps of up to `max_rows` rows of `width` elements.
@@ -84,6 +140,7 @@ class ResidualStream {
       : context_(context),
         max_rows_(max_rows),
         eps_(eps),
+        sums_(context, max_rows),
         residual_(max_rows, width),
         hidden_(max_rows, width) {}
 
@@ -92,8 +149,7 @@ class ResidualStream {
     check<ShapeError>(n <= max_rows_, "forward: at most ", max_rows_, " tokens a step, got ", n);
     num_rows_ = n;
     has_summand_ = false;
-    is_sum_due_ = false;
-    has_halves_ = false;
+    sums_.start();
   }
 
   [[nodiscard]] Rows residual() { return residual_.rows(num_rows_); }
@@ -115,12 +171,9 @@ class ResidualStream {
 
   /// residual += the sum over all ranks of x · weightᵀ. `hidden()` is done with.
   void add(typename Context::ConstRows x, const Matrix& weight) {
-    if constexpr (kHasHalves) {
-      if (num_rows_ > kHalfRows && context_.comm.overlaps_sum(hidden())) {
-        for (const auto& [begin, end] : halves()) add_half(x.slice(begin, end), weight, begin);
-        has_halves_ = has_summand_ = true;
-        return;
-      }
+    if (sums_.add(*this, x, weight)) {
+      has_summand_ = true;
+      return;
     }
     const bool accumulate = accumulates_now();
     context_.backend.run(LinearArgs<A, Matrix>{.x = x,
@@ -138,19 +191,13 @@ class ResidualStream {
     sum_over_ranks(bias);
   }
 
-  /// Calls read(input, begin): `normed` rows from row `begin` on. All rows at once, or, where the
-  /// sums of halves are under way, those of the first half while the other one's is.
+  /// Calls read(input, begin): `normed` rows from row `begin` on. All rows at once, or as their
+  /// sums are made.
   template <class Read>
   void read_rows(const NormParameters& parameters, const Read& read) {
-    if constexpr (kHasHalves) {
-      if (std::exchange(has_halves_, false)) {
-        for (const auto& [begin, end] : halves()) {
-          norm_half(parameters, begin, end);
-          read(BlockInput<Context>{.x = hidden().slice(begin, end)}, begin);
-        }
-        has_summand_ = false;
-        return;
-      }
+    if (sums_.read_rows(*this, parameters, eps_, read)) {
+      has_summand_ = false;
+      return;
     }
     read(normed(parameters), std::int64_t{0});
   }
@@ -160,15 +207,7 @@ class ResidualStream {
   /// called for some rows at a time, and be done with what it has returned before.
   template <class Block>
   void add_rows(const NormParameters& parameters, const Matrix& weight, const Block& block) {
-    if constexpr (kHasHalves) {
-      if (has_halves_) {
-        for (const auto& [begin, end] : halves()) {
-          norm_half(parameters, begin, end);
-          add_half(block(BlockInput<Context>{.x = hidden().slice(begin, end)}), weight, begin);
-        }
-        return;
-      }
-    }
+    if (sums_.add_rows(*this, parameters, eps_, weight, block)) return;
     add(block(normed(parameters)), weight);
   }
 
@@ -183,10 +222,10 @@ class ResidualStream {
 
   /// hidden() = norm of residual(), whatever was added before included.
   void norm(const NormParameters& parameters) {
-    if constexpr (kHasHalves) {
-      if (has_halves_) return read_rows(parameters, [](const auto&, std::int64_t) {});
-    }
-    if (!sum_with_norm(parameters)) add_and_norm(parameters);
+    const auto leave = [](const auto&, std::int64_t) {};
+    if (!sums_.read_rows(*this, parameters, eps_, leave) &&
+        !sums_.norm(hidden(), residual(), parameters, eps_))
+      add_and_norm(parameters);
     has_summand_ = false;
   }
 
@@ -228,8 +267,7 @@ class ResidualStream {
   }
   /// hidden() becomes what the next norm adds, with `bias`, which all ranks have whole.
   void sum_over_ranks(VectorView<const typename Context::Weight> bias) {
-    is_sum_due_ = kDefersSums;
-    if (!kDefersSums) context_.comm.all_reduce(hidden());
+    sums_.sum(hidden());
     has_summand_ = true;
     summand_bias_ = bias;
   }
@@ -244,48 +282,11 @@ class ResidualStream {
     }
   }
 
-  /// Makes the sum that is due, if there is one; returns whether the norm of it is done as well.
-  bool sum_with_norm(const NormParameters& parameters) {
-    if constexpr (kDefersSums) {
-      if (std::exchange(is_sum_due_, false))
-        return context_.comm.all_reduce_add_norm(hidden(), residual(), parameters, eps_, hidden());
-    }
-    return false;
-  }
-
-  /// Rows [begin, end) of a step.
-  struct Range {
-    std::int64_t begin, end;
-  };
-  [[nodiscard]] std::array<Range, 2> halves() const {
-    const std::int64_t middle = first_half_of(num_rows_);
-    return {Range{0, middle}, Range{middle, num_rows_}};
-  }
-  /// Rows of the first half of a step. The second one never has more.
-  [[nodiscard]] static std::int64_t first_half_of(std::int64_t num_rows) {
-    return align_up(ceil_div(num_rows, std::int64_t{2}), kHalfRows);
-  }
-  /// Begins the sum of x · weightᵀ, rows from `begin` on.
-  void add_half(typename Context::ConstRows x, const Matrix& weight, std::int64_t begin) {
-    const Rows y = hidden().slice(begin, begin + x.extent(0));
-    context_.backend.run(LinearArgs<A, Matrix>{.x = x, .weight = &weight, .y = y});
-    context_.comm.begin_sum(y, first_half_of(max_rows_));
-  }
-  /// Finishes the sum of these rows, and norms them.
-  void norm_half(const NormParameters& parameters, std::int64_t begin, std::int64_t end) {
-    const Rows y = hidden().slice(begin, end);
-    context_.comm.finish_sum_add_norm(y, residual().slice(begin, end), parameters, eps_, y);
-  }
-
-  /// Products take rows in tiles of so many. Steps of more can be in halves.
-  static constexpr std::int64_t kHalfRows = 128;
-
   Context context_;
   std::int64_t max_rows_;
   float eps_;
+  Sums sums_;
   std::int64_t num_rows_ = 0;
-  bool is_sum_due_ = false;   // hidden_ is this rank's part of what is to be added
-  bool has_halves_ = false;   // the sums of both halves of hidden_ are under way
   bool has_summand_ = false;  // hidden_ is to be added to the residual, and summand_bias_ with it
   VectorView<const typename Context::Weight> summand_bias_{};
   RowBuffer<Context> residual_;

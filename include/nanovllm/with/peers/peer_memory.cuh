@@ -27,6 +27,7 @@
 #include "nanovllm/with/peers/peer_group.cuh"
 #include "nanovllm/with/peers/peer_table.cuh"
 #include "nanovllm/with/peers/sum.cuh"
+#include "nanovllm/with/peers/sums_in_halves.hpp"
 
 namespace nanovllm {
 
@@ -49,6 +50,8 @@ class PeerMemory {
  public:
   static constexpr bool kRankOrder = false;
   static constexpr bool kOnDevice = true;
+  template <class Context>
+  using Sums = SumsInHalves<Context>;
 
   /// The ends of a group of threads. Throws ConfigError unless `num_ranks` ≥ 1. The ends are joined
   /// by `attach`.
@@ -134,7 +137,7 @@ class PeerMemory {
     return true;
   }
 
-  // Sums beside other ops, see CommunicatorLike and peer/copied_sums.cuh. Not to be captured.
+  // Sums beside other ops, see OverlapsSums and peer/copied_sums.cuh. Not to be captured.
 
   /// Whether sums of such rows are to be made in parts: if there are two ranks, from
   /// `PeerOptions::min_overlapped_bytes` on, and not in graphs.
