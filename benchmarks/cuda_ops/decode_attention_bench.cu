@@ -12,6 +12,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/with/eight_bits/cuda/kv_bytes.cuh"
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "timing.cuh"

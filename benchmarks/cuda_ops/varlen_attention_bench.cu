@@ -14,6 +14,7 @@
 #include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/with/eight_bits/cuda/kv_bytes.cuh"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
 
 namespace nanovllm::bench {

@@ -11,6 +11,7 @@
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda_policy.hpp"
 #include "nanovllm/with/batch_invariant/batch_invariant_backend.cuh"
+#include "nanovllm/with/eight_bits/cuda/kv_bytes.cuh"
 #include "nanovllm/with/gpt2/cuda/ops.cuh"
 #include "nanovllm/with/tiers/cuda/swap_blocks.cuh"
 

@@ -359,9 +359,9 @@ TEST_CASE("SwiGLU of 8-bit floats, tiny", "[racecheck][fp8]") {
   cuda::DeviceBuffer<float> scales(static_cast<std::size_t>(24 * weight.groups));
   const cuda::Fp8Activations rounded{data.data(), scales.data(), weight.stride, 24};
   cuda::quantise_rows(x.input(), {}, rounded, gpu.context);
-  for (int form = 0; form < cuda::Hopper::num_fp8_swiglu_forms(m, 2 * width); ++form)
-    REQUIRE(cuda::Hopper::fp8_swiglu(rounded, m, weight.view(2 * width), out.view(), form, maps,
-                                     gpu.context));
+  for (int form = 0; form < cuda::Fp8SwigluOf<cuda::Hopper>::num_forms(m, 2 * width); ++form)
+    REQUIRE(cuda::Fp8SwigluOf<cuda::Hopper>::run(rounded, m, weight.view(2 * width), out.view(),
+                                                 form, maps, gpu.context));
   gpu.sync();
   CHECK(out.is_finite());
 }

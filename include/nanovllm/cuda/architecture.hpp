@@ -22,7 +22,8 @@ struct DenseTuning {
 };
 
 /// The tables of an architecture. Its kernels come on top, as `OtherDevices` has them: a type
-/// without a kernel derives from that and says what differs.
+/// without a kernel derives from that and says what differs. Kernels of wings are not here: a wing
+/// has a template on the architecture, and specialises it.
 ///   kName         as users know it
 ///   kCode         what to compile for, such as "90a"
 ///   is(device)    whether the device is one
@@ -31,12 +32,7 @@ struct DenseTuning {
 ///   kDense        numbers for kernels that run on all devices
 ///   dense_forms(kind, m, n, k)  the forms of its own kernels that are worth timing for a layer of
 ///                 bfloat16: m rows of x by W [n, k]
-///   num_fp8_swiglu_forms(m, n)  how many forms its kernel has for gated layers of m rows by
-///                 W [n, k] in 8-bit floats
 ///   suits_heads(m, n, k)  whether to time its kernel for all of `project_qkv`
-///   expert_tile_rows(pairs, experts)  pairs in a tile of its kernel for products of bfloat16 by
-///                 experts in bfloat16 or 8-bit floats, 0 where it has none for so many pairs of a
-///                 token and a slot
 template <class A>
 concept ArchitectureTables = requires(const DeviceFeatures& device, ProductKind kind,
                                       std::int64_t extent) {
@@ -47,9 +43,7 @@ concept ArchitectureTables = requires(const DeviceFeatures& device, ProductKind 
   { A::kKeepsOrder } -> std::convertible_to<bool>;
   { A::kDense } -> std::convertible_to<DenseTuning>;
   { A::dense_forms(kind, extent, extent, extent) } -> std::same_as<std::vector<int>>;
-  { A::num_fp8_swiglu_forms(extent, extent) } -> std::same_as<int>;
   { A::suits_heads(extent, extent, extent) } -> std::same_as<bool>;
-  { A::expert_tile_rows(extent, extent) } -> std::same_as<int>;
 };
 
 /// What every device has: no kernel of its own. The last of a list.
@@ -65,24 +59,15 @@ struct OtherDevices {
                                                     std::int64_t) {
     return {};
   }
-  [[nodiscard]] static constexpr int num_fp8_swiglu_forms(std::int64_t, std::int64_t) { return 0; }
   [[nodiscard]] static constexpr bool suits_heads(std::int64_t, std::int64_t, std::int64_t) {
     return false;
   }
-
-  [[nodiscard]] static constexpr int expert_tile_rows(std::int64_t, std::int64_t) { return 0; }
 
   // The kernels. False, with nothing enqueued: there is none, or it does not take the operands.
 
   /// A dense layer by one of `dense_forms`: (layer, form, tensor maps, context).
   template <class... Operands>
   [[nodiscard]] static bool dense(const Operands&...) {
-    return false;
-  }
-  /// A gated layer by 8-bit weights, after the rounding of x: (activations, rows, weight, out,
-  /// form, tensor maps, context).
-  template <class... Operands>
-  [[nodiscard]] static bool fp8_swiglu(const Operands&...) {
     return false;
   }
   /// All of `project_qkv`: (args, context).
@@ -93,12 +78,6 @@ struct OtherDevices {
   /// All of `project_qkv`, by products of the caller, `Products`: (their operands, args, context).
   template <class Products, class... Operands>
   [[nodiscard]] static bool project_heads(const Operands&...) {
-    return false;
-  }
-  /// A product of experts in tiles of `expert_tile_rows`: (operands, experts, most tiles, tensor
-  /// maps, context). Where that number is not 0 it must take the operands.
-  template <bool kGated, class... Operands>
-  [[nodiscard]] static bool expert_product(const Operands&...) {
     return false;
   }
   /// `varlen_attention` of 16 bits, operands aligned: (args, workspace, context).

@@ -8,7 +8,7 @@
 #include "nanovllm/with/batch_invariant/batch_invariant_backend.cuh"
 #include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
 #include "nanovllm/with/moe/cuda/fp8_ops.cuh"
-#include "nanovllm/with/moe/cuda/hopper/tuning.hpp"
+#include "nanovllm/with/moe/cuda/hopper/experts.cuh"
 #include "nanovllm/with/moe/cuda/ops.cuh"
 #include "with/moe/expert_cases.hpp"
 

@@ -1,11 +1,7 @@
 #pragma once
 /// Hopper's kernels, as ops ask for them.
 
-#include <cstdint>
-
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/fp8.hpp"
-#include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/hopper/attention/varlen.cuh"
 #include "nanovllm/cuda/hopper/hopper.hpp"
@@ -19,7 +15,6 @@
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
-#include "nanovllm/with/moe/cuda/hopper/experts.cuh"
 
 namespace nanovllm::cuda {
 
@@ -32,19 +27,6 @@ struct Hopper : HopperTables {
                           : wide_m_linear(layer, form - num_mid, maps, context);
   }
 
-  template <class Activations, class View>
-  [[nodiscard]] static bool fp8_swiglu(const Activations& x, std::int64_t rows, const View& weight,
-                                       MatrixView<bf16> out, int form, TensorMaps& maps,
-                                       const Context& context) {
-    return mid_m_swiglu<fp8_e4m3>({x.data, {rows, x.stride}},
-                                  {weight.data, {weight.rows, weight.stride}},
-                                  {.x = x.scales,
-                                   .weight = weight.scales,
-                                   .x_stride = x.scale_stride,
-                                   .weight_stride = weight.scale_stride},
-                                  out, form, maps, context);
-  }
-
   template <class Products, class Args>
   [[nodiscard]] static bool project_heads(const typename Products::Operands& operands,
                                           const Args& args, const Context& context) {
@@ -55,14 +37,6 @@ struct Hopper : HopperTables {
   [[nodiscard]] static bool project_qkv(const ProjectQkvArgs<bf16, DeviceMatrix<bf16>, Kv>& args,
                                         const Context& context) {
     return small_m_project_qkv(args, context);
-  }
-
-  template <bool kGated, class W>
-  [[nodiscard]] static bool expert_product(const GroupedOperands<bf16, W>& operands,
-                                           std::int64_t experts, std::int64_t max_tiles,
-                                           TensorMaps& maps, const Context& context) {
-    wide_expert_product<kGated>(operands, experts, max_tiles, maps, context);
-    return true;
   }
 
   /// With head_dim 64 or 128; not compiled where `Heads` says another.

@@ -11,7 +11,6 @@
 #include "nanovllm/cuda/hopper/linear/wide_m/tuning.hpp"
 #include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/runtime/device_features.hpp"
-#include "nanovllm/with/moe/cuda/hopper/tuning.hpp"
 
 namespace nanovllm::cuda {
 
@@ -41,14 +40,8 @@ struct HopperTables : OtherDevices {
     }
     return out;
   }
-  [[nodiscard]] static constexpr int num_fp8_swiglu_forms(std::int64_t m, std::int64_t n) {
-    return m <= kMaxMidMRows && n % 8 == 0 ? kMidMForms.size(ProductKind::gated) : 0;
-  }
   [[nodiscard]] static constexpr bool suits_heads(std::int64_t m, std::int64_t n, std::int64_t k) {
     return suits_small_m_heads(m, n, k);
-  }
-  [[nodiscard]] static constexpr int expert_tile_rows(std::int64_t pairs, std::int64_t experts) {
-    return suits_wide_experts(pairs, experts) ? kWideExpertTokens : 0;
   }
 };
 

@@ -18,6 +18,7 @@ namespace nanovllm {
 struct Fp8Kv : RowScaledKv<Fp8Kv, fp8_e4m3> {
   static constexpr std::string_view kName = "float8_e4m3 with a scale a token and head";
   static constexpr float kLargest = fp8_e4m3::kMax;
+  static constexpr int kHalfUnitLog2 = 8;  ///< see KvBytes of cuda/tile/kv_halves.cuh
 
   NANOVLLM_HD static fp8_e4m3 quantised(float x) { return fp8_e4m3(x); }
 };

@@ -19,6 +19,7 @@ namespace nanovllm {
 struct Int8Kv : RowScaledKv<Int8Kv, std::int8_t> {
   static constexpr std::string_view kName = "int8 with a scale a token and head";
   static constexpr float kLargest = 127.f;
+  static constexpr int kHalfUnitLog2 = 0;  ///< see KvBytes of cuda/tile/kv_halves.cuh
 
   /// The nearest integer, ties to even.
   NANOVLLM_HD static std::int8_t quantised(float x) {

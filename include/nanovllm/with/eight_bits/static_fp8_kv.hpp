@@ -29,6 +29,7 @@ struct StaticFp8Kv {
   using Stored = fp8_e4m3;
   static constexpr bool kIsProduct = true;  ///< see ByteKvFormat
   static constexpr std::string_view kName = "float8_e4m3 with fixed scales";
+  static constexpr int kHalfUnitLog2 = Fp8Kv::kHalfUnitLog2;
 
   NANOVLLM_HD static fp8_e4m3 quantised(float x) { return fp8_e4m3(x); }
 

@@ -7,6 +7,7 @@
 #include "cuda/attention/decode/decode_problem.cuh"
 #include "cuda/attention/decode/shared_problem.cuh"
 #include "cuda/gpu_test.cuh"
+#include "nanovllm/with/eight_bits/cuda/kv_bytes.cuh"
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "nanovllm/with/eight_bits/static_fp8_kv.hpp"

@@ -13,6 +13,7 @@
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 #include "nanovllm/cuda/elementwise/kv_store.cuh"
 #include "nanovllm/cuda/elementwise/qk_norm_rope_store.cuh"
+#include "nanovllm/with/eight_bits/cuda/kv_bytes.cuh"
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "nanovllm/with/eight_bits/static_fp8_kv.hpp"

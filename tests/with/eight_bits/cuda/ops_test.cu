@@ -147,13 +147,14 @@ TEST_CASE("SwiGLU of rows rounded to 8 bits equals float64 in every form") {
             static_cast<std::size_t>(cuda::kMaxMidMRows * layer.weight.stride / 128));
         const cuda::Fp8Activations x{data.data(), scales.data(), layer.weight.stride,
                                      align_up(m, 8)};
-        for (int form = 0; form < cuda::Hopper::num_fp8_swiglu_forms(m, 2 * width); ++form) {
+        for (int form = 0; form < cuda::Fp8SwigluOf<cuda::Hopper>::num_forms(m, 2 * width);
+             ++form) {
           CAPTURE(m, width, k, norm, form);
           problem.y = GpuMatrix<bf16>(m, width, {8, 0});
           poison_shared_memory(gpu.context);
           cuda::quantise_rows(layer.x, layer.norm, x, gpu.context);
-          REQUIRE(cuda::Hopper::fp8_swiglu(x, m, layer.weight, problem.y.view(), form, maps,
-                                           gpu.context));
+          REQUIRE(cuda::Fp8SwigluOf<cuda::Hopper>::run(x, m, layer.weight, problem.y.view(), form,
+                                                       maps, gpu.context));
           gpu.sync();
           CHECK(problem.worst(true) <= 1);
         }

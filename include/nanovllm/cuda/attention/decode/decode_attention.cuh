@@ -24,9 +24,9 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/cuda/tile/kv_halves.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/attention.hpp"
-#include "nanovllm/with/eight_bits/cuda/kv_bytes.cuh"
 
 namespace nanovllm::cuda {
 

@@ -15,7 +15,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
-#include "nanovllm/with/eight_bits/cuda/kv_bytes.cuh"
+#include "nanovllm/cuda/tile/kv_halves.cuh"
 
 namespace nanovllm::cuda::detail {
 
@@ -97,8 +97,8 @@ __device__ __forceinline__ void load_keys(std::uint32_t address, int pair,
     ldmatrix_x4(words, address ^ (pair * 32));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      halves_of<typename Traits::Kv, false>(words[2 * i], k[i][0], k[i][2]);
-      halves_of<typename Traits::Kv, false>(words[2 * i + 1], k[i][1], k[i][3]);
+      KvHalves<typename Traits::Kv>::template of<false>(words[2 * i], k[i][0], k[i][2]);
+      KvHalves<typename Traits::Kv>::template of<false>(words[2 * i + 1], k[i][1], k[i][3]);
     }
   } else {
     ldmatrix_x4(k[0], address ^ (pair * 64));
@@ -114,8 +114,8 @@ __device__ __forceinline__ void load_value_bytes(std::uint32_t address, int pair
   ldmatrix_x4_trans(words, address ^ (pair * 32));
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    halves_of<typename Traits::Kv, true>(words[2 * i], v[i][0], v[i][1]);
-    halves_of<typename Traits::Kv, true>(words[2 * i + 1], v[i][2], v[i][3]);
+    KvHalves<typename Traits::Kv>::template of<true>(words[2 * i], v[i][0], v[i][1]);
+    KvHalves<typename Traits::Kv>::template of<true>(words[2 * i + 1], v[i][2], v[i][3]);
   }
 }
 

@@ -22,8 +22,8 @@
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/tuning.hpp"
 #include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/cuda/tile/kv_halves.cuh"
 #include "nanovllm/ops/attention.hpp"
-#include "nanovllm/with/eight_bits/cuda/kv_bytes.cuh"
 
 namespace nanovllm::cuda {
 

@@ -21,7 +21,7 @@
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
-#include "nanovllm/with/eight_bits/cuda/kv_bytes.cuh"
+#include "nanovllm/cuda/tile/kv_halves.cuh"
 
 namespace nanovllm::cuda::detail {
 

@@ -13,6 +13,9 @@
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/hopper/hopper.cuh"
+#include "nanovllm/cuda/hopper/linear/mid_m/tuning.hpp"
 #include "nanovllm/cuda/linear/dispatch/tuned_plans.hpp"
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
@@ -22,9 +25,41 @@
 #include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/with/eight_bits/cuda/few_rows.cuh"
 #include "nanovllm/with/eight_bits/cuda/matrix.cuh"
+#include "nanovllm/with/eight_bits/cuda/mid_m_scales.cuh"
 #include "nanovllm/with/eight_bits/cuda/products.cuh"
 
 namespace nanovllm::cuda {
+
+/// The kernel of architecture A for such layers, after the rounding of x: none, but where this is
+/// specialised.
+template <class A>
+struct Fp8SwigluOf {
+  /// How many forms it has for m rows by W [n, k].
+  [[nodiscard]] static constexpr int num_forms(std::int64_t /*m*/, std::int64_t /*n*/) { return 0; }
+  /// (activations, rows, weight, out, form, tensor maps, context): false, with nothing enqueued,
+  /// where it does not take the operands.
+  [[nodiscard]] static bool run(const Fp8Activations&, std::int64_t, const Fp8View&,
+                                const MatrixView<bf16>&, int, TensorMaps&, const Context&) {
+    return false;
+  }
+};
+
+template <>
+struct Fp8SwigluOf<Hopper> {
+  [[nodiscard]] static constexpr int num_forms(std::int64_t m, std::int64_t n) {
+    return m <= kMaxMidMRows && n % 8 == 0 ? kMidMForms.size(ProductKind::gated) : 0;
+  }
+  [[nodiscard]] static bool run(const Fp8Activations& x, std::int64_t rows, const Fp8View& weight,
+                                const MatrixView<bf16>& out, int form, TensorMaps& maps,
+                                const Context& context) {
+    return mid_m_swiglu({x.data, {rows, x.stride}}, {weight.data, {weight.rows, weight.stride}},
+                        {.x = x.scales,
+                         .weight = weight.scales,
+                         .x_stride = x.scale_stride,
+                         .weight_stride = weight.scale_stride},
+                        out, form, maps, context);
+  }
+};
 
 /// What such layers of one device share: descriptions of tensors and the choices. Serves one stream
 /// and one host thread at a time.
@@ -92,8 +127,8 @@ class Fp8Swiglu {
   [[nodiscard]] static int num_forms_for(std::int64_t rows, std::int64_t n,
                                          const Context& context) {
     if (!Fp8Products::is_available(context)) return 0;
-    return Architectures::choose(context,
-                                 [&](auto native) { return native.num_fp8_swiglu_forms(rows, n); });
+    return Architectures::choose(
+        context, [&](auto native) { return Fp8SwigluOf<decltype(native)>::num_forms(rows, n); });
   }
 
   [[nodiscard]] static DeviceBuffer<bf16> noise(std::int64_t size, const Context& context) {
@@ -108,7 +143,8 @@ class Fp8Swiglu {
     if (form == kParts || form >= num_forms_for(rows, layer.weight.rows, context)) return false;
     const std::optional<Fp8Activations> x = products.round(layer, context);
     return x && Architectures::choose(context, [&](auto native) {
-             return native.fp8_swiglu(*x, rows, layer.weight, layer.y, form, maps_, context);
+             return Fp8SwigluOf<decltype(native)>::run(*x, rows, layer.weight, layer.y, form, maps_,
+                                                       context);
            });
   }
 

@@ -32,6 +32,7 @@
 #include "nanovllm/with/moe/cuda/combine.cuh"
 #include "nanovllm/with/moe/cuda/few.cuh"
 #include "nanovllm/with/moe/cuda/grouped.cuh"
+#include "nanovllm/with/moe/cuda/hopper/experts.cuh"
 #include "nanovllm/with/moe/cuda/one_token.cuh"
 #include "nanovllm/with/moe/cuda/plan.cuh"
 #include "nanovllm/with/moe/cuda/route.cuh"
@@ -148,8 +149,9 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
     if (whole) {
       const int native_tokens = [&] {
         if constexpr (std::same_as<T, bf16>) {
-          return Architectures::choose(
-              context, [&](auto native) { return native.expert_tile_rows(pairs, all); });
+          return Architectures::choose(context, [&](auto native) {
+            return ExpertProductOf<decltype(native)>::tile_rows(pairs, all);
+          });
         }
         return 0;
       }();
@@ -158,8 +160,8 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
       const auto multiply = [&](auto gated, const GroupedOperands<T, W>& p) {
         if constexpr (std::same_as<T, bf16>) {
           const auto run = [&](auto native) {
-            return native.template expert_product<gated>(p, experts, max_tiles, workspace.maps(),
-                                                         context);
+            return ExpertProductOf<decltype(native)>::template run<gated>(
+                p, experts, max_tiles, workspace.maps(), context);
           };
           if (native_tokens > 0) {
             check(Architectures::choose(context, run),

@@ -7,9 +7,15 @@
 
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
-#include "nanovllm/with/eight_bits/cuda/mid_m_scales.cuh"
 
 namespace nanovllm::cuda::detail {
+
+/// Scales of operands of type T, and what the kernel does with them. A header of T specialises this
+/// where it has some; a launch passes an object by value.
+template <class T>
+struct MidMScales {
+  static constexpr bool kAreThere = false;
+};
 
 /// Shapes of a block: `kTileRows` rows of W, one of `kClusterSize` shares of K, `kStagePanels`
 /// panels a stage.
@@ -42,7 +48,7 @@ struct MidMBlock {
   static constexpr int kSquaresBytes = kNorm ? kSplit * kTokens * 4 : 0;
   static constexpr int kAlignment = 1024;
   /// Of a stage, those of x and then those of W.
-  static constexpr int kScaleBytes = kMidMScaled<T> ? kPanels * (kTokens + kRows) * 4 : 0;
+  static constexpr int kScaleBytes = MidMScales<T>::kAreThere ? kPanels * (kTokens + kRows) * 4 : 0;
 
   /// Bytes of x's panel: whole sets of 8 rows, as the swizzle has them.
   static constexpr int x_panel_bytes(int num_tokens) {

@@ -9,9 +9,7 @@
 /// x [M ≤ 64, K], 16-byte aligned rows;  W [N, K] dense, 16-byte aligned, K a multiple of 8;
 /// y [M, N] (or [M, width]), any alignment; bf16, or without a norm half.
 ///
-/// Gated without a norm x and W may also be e4m3, K a multiple of 128, with a scale for each row
-/// and 128 columns: sums of these columns, which keep about 14 bits, are multiplied by both. Gates,
-/// ups and silu of gates are rounded to bf16, as y is.
+/// Gated without a norm x and W may also be of a type of one byte that has scales (`MidMScales`).
 ///
 /// The rows of x are the 64 rows of a wgmma (operand A), rows of W its columns (operand B). A block
 /// owns a tile of rows of W, gated as many gate rows as up rows, so that both sums of an output
@@ -42,7 +40,6 @@
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
-#include "nanovllm/with/eight_bits/cuda/mid_m_scales.cuh"
 
 namespace nanovllm::cuda::detail {
 
@@ -87,8 +84,8 @@ __device__ __forceinline__ void mid_m_block(const CUtensorMap& w_map, const CUte
     if (!Block::kGated && p.accumulate) part.read_old(old);
     float sum[Part::kSums] = {};
     wgmma_hold(sum);
-    if constexpr (kMidMScaled<T>)
-      multiply_scaled<Block>(part, sum);
+    if constexpr (MidMScales<T>::kAreThere)
+      MidMScales<T>::template multiply<Block>(part, sum);
     else
       part.multiply(sum);
     float4 total[Block::kPushed];

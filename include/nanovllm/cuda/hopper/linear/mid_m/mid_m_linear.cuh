@@ -96,40 +96,6 @@ bool launch_mid_m_variant(const MatrixView<const T>& x, const MatrixView<const T
 
 }  // namespace detail
 
-/// Enqueues out = silu(x · gateᵀ) · (x · upᵀ) of rows of e4m3 by the form `variant` of gated
-/// layers: x [m, k], `weight` [2 · width, k] with the gate rows first, out [m, width]. Gates, ups
-/// and silu of gates are rounded, as `silu_mul` has them. Rows of x's scales are a multiple of 8
-/// floats apart, of which the kernel reads whole eights, those of the weight's a multiple of 4.
-/// False, with nothing enqueued, when the form does not take these operands.
-template <class T>
-requires detail::kMidMScaled<T>
-[[nodiscard]] bool mid_m_swiglu(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                                const detail::MidMScales<T>& scales, const MatrixView<bf16>& out,
-                                int variant, TensorMaps& maps, const Context& context) {
-  const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
-  const bool is_aligned = is_vector_aligned(x.data) && is_vector_aligned(weight.data) &&
-                          is_vector_aligned(scales.x) && is_vector_aligned(scales.weight);
-  if (!fits_mid_m(m, n, k) || k % kMidMPanelBytes != 0 || n % 8 != 0 || !is_aligned) return false;
-  const detail::MidMOperands<T, bf16> p{
-      .norm = nullptr,
-      .y = out.data,
-      .y_stride = out.strides[0],
-      .num_tokens = static_cast<std::int32_t>(m),
-      .n = static_cast<std::int32_t>(out.extent(1)),
-      .k = static_cast<std::int32_t>(k),
-      .panels = 0,
-      .stages = 0,
-      .eps = 0,
-      .accumulate = false,
-      .y_pairs = reinterpret_cast<std::uintptr_t>(out.data) % 4 == 0 && out.strides[0] % 2 == 0,
-      .start = NextStart::after_wait,
-      .scales = scales};
-  return with_variant<kMidMForms.size(ProductKind::gated)>(variant, [&]<int kVariant>() {
-    return detail::launch_mid_m<ProductKind::gated, kMidMGatedVariants[kVariant], false>(
-        x, weight, p, maps, context);
-  });
-}
-
 /// Enqueues the layer by the form `variant`, an index into the forms of its kind. False, with
 /// nothing enqueued, when the form does not take these operands. `maps` keeps the descriptions of x
 /// and W for later calls; `start` says when the next kernel may start. Throws ShapeError when the

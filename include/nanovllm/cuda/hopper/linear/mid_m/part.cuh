@@ -20,7 +20,6 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/with/eight_bits/cuda/mid_m_scales.cuh"
 
 namespace nanovllm::cuda::detail {
 
@@ -109,16 +108,18 @@ struct MidMPart {
   }
 
   /// Of operands that have scales.
-  [[nodiscard]] __device__ __forceinline__ MidMScaleRing<Block> scale_ring() const {
-    return {p.scales, stage_scales, first, p.n, first_column / Block::kPanelColumns};
+  [[nodiscard]] __device__ __forceinline__ auto scale_ring() const {
+    return typename MidMScales<T>::template Ring<Block>{p.scales, stage_scales, first, p.n,
+                                                        first_column / Block::kPanelColumns};
   }
 
   __device__ __forceinline__ void fill_weights(const CUtensorMap& map, int i, int stage) const {
     static_assert(!Block::kGated || Block::kPanels == 1);
     int bytes = Block::kWeightBytes;
-    if constexpr (kMidMScaled<T>) bytes += scale_ring().weight_bytes();
+    if constexpr (MidMScales<T>::kAreThere) bytes += scale_ring().weight_bytes();
     mbarrier_arrive_expect(full_weights[stage], static_cast<std::uint32_t>(bytes));
-    if constexpr (kMidMScaled<T>) scale_ring().load_weights(i, stage, full_weights[stage]);
+    if constexpr (MidMScales<T>::kAreThere)
+      scale_ring().load_weights(i, stage, full_weights[stage]);
     std::byte* const to = weights + stage * Block::kWeightBytes;
     load_panels(to, map, i, first, full_weights[stage]);
     if constexpr (Block::kGated)
@@ -153,9 +154,9 @@ struct MidMPart {
     for (int i = 0; i < fills; ++i) {
       if (i >= p.stages) mbarrier_wait(empty[stage], parity);
       int bytes = x_bytes;
-      if constexpr (kMidMScaled<T>) bytes += 4 * (x_panel_bytes / Block::kRowBytes);
+      if constexpr (MidMScales<T>::kAreThere) bytes += 4 * (x_panel_bytes / Block::kRowBytes);
       mbarrier_arrive_expect(full_x[stage], static_cast<std::uint32_t>(bytes));
-      if constexpr (kMidMScaled<T>)
+      if constexpr (MidMScales<T>::kAreThere)
         scale_ring().load_x(i, stage, x_panel_bytes / Block::kRowBytes, full_x[stage]);
       load_panels(x + stage * x_bytes, map, i, 0, full_x[stage]);
       if (++stage == p.stages) stage = 0, parity ^= 1;
@@ -388,8 +389,10 @@ struct MidMPart {
       v = {v.x * s, v.y * s};
       if constexpr (Block::kGated) {
         const float2 up = pick(total[i + Block::kOwned]);
-        if constexpr (kMidMScaled<T>)  // rounds as the ops do that other numbers of rows run by
-          v = {rounded_swiglu<Out>(v.x, up.x), rounded_swiglu<Out>(v.y, up.y)};
+        if constexpr (MidMScales<
+                          T>::kAreThere)  // rounds as the ops do that other numbers of rows run by
+          v = {MidMScales<T>::template swiglu<Out>(v.x, up.x),
+               MidMScales<T>::template swiglu<Out>(v.y, up.y)};
         else
           v = {silu<Out>(v.x) * s * up.x, silu<Out>(v.y) * s * up.y};
       } else {
