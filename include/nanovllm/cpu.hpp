@@ -3,4 +3,3 @@
 
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/cpu/isa.hpp"
-#include "nanovllm/cpu/kernels/kernels.hpp"

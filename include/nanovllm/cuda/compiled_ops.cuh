@@ -1,8 +1,8 @@
 #pragma once
-/// The ops of bfloat16 that a library for CUDA has, whose target defines NANOVLLM_CUDA_OPS: all
-/// that name no model's shape, and attention with the heads of the published ones. A program that
-/// links it compiles none of their kernels, whatever its model and policy are; other element types,
-/// formats and heads it compiles itself.
+/// The ops on CUDA that every engine has. Of these a library for CUDA, whose target defines
+/// NANOVLLM_CUDA_OPS, has those of bfloat16: all that name no model's shape, and attention with the
+/// heads of the published ones. A program that links it compiles none of their kernels, whatever
+/// its model and policy are; other element types, formats and heads it compiles itself.
 ///
 /// Each list is one source of the library, which calls it with nothing. A wing has its own.
 
@@ -11,7 +11,16 @@
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/attention/plan_attention.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
-#include "nanovllm/cuda/elementwise/elementwise.cuh"
+#include "nanovllm/cuda/elementwise/copy_blocks.cuh"
+#include "nanovllm/cuda/elementwise/embedding.cuh"
+#include "nanovllm/cuda/elementwise/gather_rows.cuh"
+#include "nanovllm/cuda/elementwise/kv_store.cuh"
+#include "nanovllm/cuda/elementwise/publish_results.cuh"
+#include "nanovllm/cuda/elementwise/qk_norm_rope_store.cuh"
+#include "nanovllm/cuda/elementwise/rms_norm.cuh"
+#include "nanovllm/cuda/elementwise/rope.cuh"
+#include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/elementwise/unpack_step.cuh"
 #include "nanovllm/cuda/linear/dispatch/ops.cuh"
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/op_state.cuh"
