@@ -128,6 +128,15 @@ expect() {
 }
 
 long_header() { for _ in $(seq "${1:-400}"); do line core/a.hpp '//'; done; }
+# A header of so many lines whose name check_tree.sh has among those without a reason.
+listed_header() {
+  { echo '#pragma once'; seq -f '// %g' "$(($1 - 1))"; } > "$scratch/nanovllm/engine/setup.hpp"
+  include engine.hpp nanovllm/engine/setup.hpp
+}
+long_by_includes() {
+  { echo '#pragma once'; for _ in $(seq 400); do echo '#include <vector>'; done; echo 'namespace n {}'
+  } > "$scratch/nanovllm/core/a.hpp"
+}
 long_bodies() { long_header 200; seq -f '// %g' 200 > "$scratch/nanovllm/core/a.inc"; }
 long_with_late_reason() { long_header; line core/a.hpp '/// Longer than 400 lines: one table.'; }
 one_body() { echo '// bodies' > "$scratch/nanovllm/core/b.inc"; include core/b.hpp nanovllm/core/b.inc; }
@@ -210,6 +219,9 @@ fresh_tree
 { echo '#pragma once'; echo '/// Longer than 400 lines: one table.'; seq -f '// %g' 400; } \
   > "$scratch/nanovllm/core/a.hpp"
 expect_clean "a long header that says why"
+fresh_tree
+listed_header 401
+expect_clean "a long header that is on the list"
 fresh_tree
 kernel '/// Measured: not by itself; a step of 2 ms' '/// (op_bench, ops.json).'
 expect_clean "a kernel within what was measured"
@@ -310,6 +322,9 @@ expect "needs the CUDA Toolkit" "CUDA in a .hpp" line core/a.hpp '#include <cuda
 expect "cycle of includes" "a cycle" cycle
 expect "402 lines, bodies included" "a long header" long_header
 expect "402 lines, bodies included" "a long header with its bodies" long_bodies
+expect "nothing needs its name in long_without_reason" "a short header that is on the list" \
+  listed_header 400
+expect "402 lines, bodies included" "a header that includes make long" long_by_includes
 expect "403 lines, bodies included" "a reason that is not in the first comment" long_with_late_reason
 expect "core/a.hpp:3: more than 100 columns" "a long line" long_line
 expect 'has a line "/// Measured: BENCH' "a kernel that is not measured" kernel '/// Bytes: 4.'

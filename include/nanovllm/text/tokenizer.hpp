@@ -10,6 +10,7 @@
 /// each that is no token as it stands). Ids are equal to the
 /// reference's for every valid UTF-8 text; docs/tokenizer.md says what this rests on and which
 /// files are supported. For text of a stream of tokens see text/detokenizer.hpp.
+/// Longer than 400 lines: the bodies of the class, and its state, stand after it.
 
 #include <cstddef>
 #include <filesystem>

@@ -17,6 +17,7 @@
 /// Cost of a row of 151,936 tokens: 76 KB read by every block for the sample, then the tiles that
 /// reach the bracket once; for each token 10 instructions, and Philox for groups of four with a
 /// token above the bracket.
+/// Longer than 400 lines: three steps of one draw, which share a part of shared memory.
 
 #include <cstdint>
 #include <limits>

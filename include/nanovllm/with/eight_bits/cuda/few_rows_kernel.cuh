@@ -18,8 +18,7 @@
 ///
 /// A warp copies its columns of x to shared memory row by row, through L1. All blocks read the same
 /// of x at nearly the same time, so requests to L2 must be few: past L1 a layer of 8 rows takes 20
-/// to 30% longer, and when each lane copied what it needs itself, one with a norm ahead took seven
-/// times as long (`fp8_linear_bench`, H100).
+/// to 30% longer, and one with a norm seven times as long where each lane copies for itself (H100).
 ///
 /// The order of summation depends on W's extents and on the device alone: a row's result depends
 /// neither on M nor on the other rows, bit for bit.

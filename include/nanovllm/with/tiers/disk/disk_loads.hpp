@@ -1,5 +1,6 @@
 #pragma once
 /// What the engine's steps have to do with the disk tier: requests wait for what is read for them.
+/// Longer than 400 lines: plan, entry and undoing of a load all change one list.
 
 #include <algorithm>
 #include <chrono>

@@ -1,5 +1,6 @@
 #pragma once
 /// One block of the kernel in kernel.cuh: its shared memory, and what each warp does with it.
+/// Longer than 400 lines: all roles of warps share the rings and barriers of one block.
 
 #include <cuda.h>
 
