@@ -4,6 +4,7 @@
 #include <nanovllm/chat/chat_template.hpp>
 #include <nanovllm/engine/engine_config.hpp>
 #include <nanovllm/engine/request/progress.hpp>
+#include <nanovllm/with/moe/expert_parallel.hpp>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -101,15 +102,15 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
 /// @param processes  if this one is a rank among others.
 [[nodiscard]] inline EngineConfig engine_config(const EngineOptions& options,
                                                 std::shared_ptr<ProcessGroup> processes) {
-  EngineConfig config{.model = options.model,
-                      .tensor_parallel = options.tensor_parallel,
-                      .expert_parallel = options.expert_parallel,
-                      .expert_tensor_parallel = options.expert_tensor_parallel,
-                      .max_num_seqs = options.max_num_seqs,
-                      .host_kv_size = KvSize::blocks(options.host_kv_blocks),
-                      .processes = std::move(processes),
-                      .on_load = load_progress_line(),
-                      .on_warning = warning_lines()};
+  EngineConfig config{
+      .model = options.model,
+      .tensor_parallel = options.tensor_parallel,
+      .extras = {ExpertParallel{options.expert_parallel, options.expert_tensor_parallel}},
+      .max_num_seqs = options.max_num_seqs,
+      .host_kv_size = KvSize::blocks(options.host_kv_blocks),
+      .processes = std::move(processes),
+      .on_load = load_progress_line(),
+      .on_warning = warning_lines()};
   if (options.disable_custom_all_reduce) config.peers.max_bytes = 0;
   if (options.num_threads != 0) config.num_threads = options.num_threads;
   if (options.max_num_batched_tokens != 0)

@@ -21,6 +21,7 @@
 #include "nanovllm/policy.hpp"
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
+#include "nanovllm/with/moe/expert_parallel.hpp"
 #include "report.hpp"
 #include "sizing.hpp"
 
@@ -120,7 +121,7 @@ void add_options(CLI::App& app, Options& o) {
 inline nv::EngineConfig engine_config(const Options& o, const nv::Qwen3Config& model) {
   nv::EngineConfig config{.model = o.model,
                           .tensor_parallel = o.tensor_parallel,
-                          .expert_parallel = o.expert_parallel,
+                          .extras = {nv::ExpertParallel{.on = o.expert_parallel}},
                           .num_threads = unless_zero(o.num_threads),
                           .max_num_seqs = o.max_num_seqs,
                           .max_num_batched_tokens = unless_zero(o.max_num_batched_tokens),

@@ -19,7 +19,6 @@
 
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/compiled.hpp"
-#include "nanovllm/engine/engine_calls.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/policy_checks.hpp"
 #include "nanovllm/fwd.hpp"

@@ -11,6 +11,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/with/moe/expert_parallel.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
@@ -41,7 +42,10 @@ T cut(std::int64_t value) {
 std::vector<Setting> settings(const std::filesystem::path& directory) {
   return {
       {"tensor_parallel", [](auto& c, auto n) { c.tensor_parallel = cut<int>(n); }},
-      {"expert_tensor_parallel", [](auto& c, auto n) { c.expert_tensor_parallel = cut<int>(n); }},
+      {"expert_tensor_parallel",
+       [](auto& c, auto n) {
+         c.extras.set(ExpertParallel{.on = false, .tensor_parallel = cut<int>(n)});
+       }},
       {"device", [](auto& c, auto n) { c.device = cut<int>(n); }},
       {"num_threads", [](auto& c, auto n) { c.num_threads = cut<int>(n < 4097 ? 1 : n); }},
       {"max_num_seqs", [](auto& c, auto n) { c.max_num_seqs = cut<int>(n); }},

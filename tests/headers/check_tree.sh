@@ -202,7 +202,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["text/"] = "core/ io/ text/"
     allowed["chat/"] = "core/ io/ chat/"
     allowed["api/serve/"] = "core/ io/ text/ chat/ sampling/ engine/ api/grammar/ api/serve/ version.hpp"
-    allowed["api/serve/"] = allowed["api/serve/"] " api/chat/ with/pooling/ with/sessions/"
+    allowed["api/serve/"] = allowed["api/serve/"] " api/chat/ with/moe/ with/pooling/ with/sessions/"
     allowed["api/c/"] = allowed["api/serve/"] " api/c/ kv/kv_config.hpp c/"
     allowed["c/"] = ""
     allowed["api/chat/"] = "core/ io/ chat/ api/chat/"
@@ -303,7 +303,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["engine/request/"] = "engine/engine_config.hpp"
     allowed_in_module["engine/draw/"] = ""
     allowed_in_module["engine/step/"] = "engine/draw/ engine/request/ engine/engine_config.hpp"
-    allowed_in_module["engine/runner/"] = "engine/step/ engine/engine_config.hpp"
+    allowed_in_module["engine/runner/"] = "engine/step/ engine/engine_config.hpp engine/extras.hpp"
     allowed_in_module["engine/core/"] = \
         "engine/request/ engine/step/ engine/runner/ engine/engine_config.hpp"
     allowed_in_module["engine/tiers/"] = "with/tiers/disk/ engine/runner/ " \

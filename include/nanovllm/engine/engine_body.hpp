@@ -142,7 +142,7 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
   }
 
   [[nodiscard]] EngineStats stats() const override {
-    return with_load(inbox_.stats(), core_->runner());
+    return with_network(inbox_.stats(), core_->runner());
   }
   [[nodiscard]] Latencies latencies() const override { return inbox_.latencies(); }
   [[nodiscard]] Health health() const override { return core_->runner().health(); }

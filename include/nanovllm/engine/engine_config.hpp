@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/engine/extras.hpp"
 #include "nanovllm/engine/request/latency.hpp"
 #include "nanovllm/engine/request/progress.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/with/moe/expert_load.hpp"
 #include "nanovllm/with/peers/options.hpp"
 
 namespace nanovllm {
@@ -26,13 +26,9 @@ struct EngineConfig {
   /// Ranks; must divide heads, kv heads and intermediate size. More than one need `Ranks =
   /// ThreadRanks` in the policy.
   int tensor_parallel = 1;
-  /// The ranks divide the experts of a mixture of experts, and not each expert's columns: a rank
-  /// has whole ones, at least one. All else is divided as ever. A ConfigError for other models;
-  /// with one rank it changes nothing.
-  bool expert_parallel = false;
-  /// With `expert_parallel`: so many ranks that follow each other have the same experts and divide
-  /// the columns of each. Divides `tensor_parallel`, and "moe_intermediate_size".
-  int expert_tensor_parallel = 1;
+  /// Settings of what is added to an engine by headers of with/, of a type each. One that nothing
+  /// reads is a ConfigError.
+  Extras extras{};
   /// How ranks add through the memory of peers where the policy's Communicator is `PeerMemory`, as
   /// in `CudaFullPolicy`. `{.max_bytes = 0}` leaves all to NCCL. Of several engines of a process
   /// with a device in common, only the first adds through the memory of peers.
@@ -134,7 +130,13 @@ struct EngineStats {
   Percentiles first_token_seconds{};  ///< from submission until the first token
   Percentiles inter_token_seconds{};  ///< between two tokens of a sequence
   Percentiles end_to_end_seconds{};   ///< from submission to the end, if it came by stop or length
-  ExpertLoad experts{};               ///< of a mixture of experts: how tokens were spread over them
+  Extras extras{};                    ///< of what headers of with/ add, of a type each
+
+  /// Of these, the one of type T; T{} where there is none.
+  template <class T>
+  [[nodiscard]] T of() const {
+    return extras.of<T>();
+  }
 };
 
 }  // namespace nanovllm

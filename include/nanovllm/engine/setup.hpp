@@ -66,25 +66,12 @@ void pass_on_warnings(const EngineConfig& config);
 /// @param default_tokens  max_num_batched_tokens where it is not set, the backend's choice.
 [[nodiscard]] BatchConfig choose_batch_config(const EngineConfig& config, int default_tokens);
 
-/// `model` as the ranks of an engine divide it. Throws ConfigError for a model without experts
-/// where `config` wants these divided.
+/// `model` as the ranks of an engine divide it: a config may have `divide(extras)`, which reads
+/// settings of its own. Throws ConfigError for those that nothing reads.
 template <class ModelConfig>
 [[nodiscard]] ModelConfig divided_model(ModelConfig model, const EngineConfig& config) {
-  if constexpr (requires { model.expert_parallel = config.expert_parallel; }) {
-    model.expert_parallel = config.expert_parallel;
-  } else {
-    check<ConfigError>(!config.expert_parallel,
-                       "expert_parallel is set, but this model has no experts");
-  }
-  const int columns = config.expert_tensor_parallel;
-  check<ConfigError>(columns == 1 || config.expert_parallel, "expert_tensor_parallel = ", columns,
-                     " needs expert_parallel");
-  if constexpr (requires { model.expert_tensor_parallel = columns; }) {
-    model.expert_tensor_parallel = columns;
-  } else {
-    check<ConfigError>(columns == 1, "expert_tensor_parallel = ", columns,
-                       ", but this model does not divide the columns of whole experts");
-  }
+  if constexpr (requires { model.divide(config.extras); }) model.divide(config.extras);
+  config.extras.check_read();
   return model;
 }
 

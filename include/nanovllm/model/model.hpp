@@ -71,8 +71,8 @@ struct NetworkTemplate;
 /// same in all processes of a group; and `num_parameters(config)`, found likewise: how many weights
 /// the model has, or a little less. Sizes that neither the checkpoint nor the memory can hold are
 /// refused by it. `config.head`, a ModelHead (model/model_head.hpp), says that a checkpoint gives
-/// no tokens; `config.expert_parallel` and `config.expert_tensor_parallel`, which are the engine's
-/// settings of these names and not in config.json; and `Model::kRunsOn<Elements, Backend>`
+/// no tokens; `config.divide(extras)`, which takes what it knows of EngineConfig::extras; and
+/// `Model::kRunsOn<Elements, Backend>`
 /// (`runs_on`, with/any/registry.hpp), that a backend lacks what the model needs.
 template <class M>
 concept ModelLike = ModelConfigLike<typename M::Config> && requires {
@@ -97,8 +97,9 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 ///   with/shards/vocab_shard.hpp); otherwise from whole logits.
 /// - `projections()`, optional: what a step multiplies by (ops/projections.hpp), for backends that
 ///   choose how to run it when the weights are there.
-/// - `expert_load()`, optional: an ExpertLoad (with/moe/expert_load.hpp) for the engine's `stats`.
-///   Called from any thread, while steps run.
+/// - `add_statistics(to, at_start)`, optional: adds what it has counted to `EngineStats::extras`,
+///   but for what `at_start`, which it filled before the first request, has. Called from any
+///   thread, while steps run.
 template <class N, class Config, class Backend, class Communicator, class KvCache>
 concept NetworkLike =
     std::constructible_from<N, const Config&, const StepLimits&, Backend&, Communicator&> &&

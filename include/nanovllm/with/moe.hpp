@@ -3,6 +3,7 @@
 
 #include "nanovllm/with/moe/expert_load.hpp"
 #include "nanovllm/with/moe/expert_mlp.hpp"
+#include "nanovllm/with/moe/expert_parallel.hpp"
 #include "nanovllm/with/moe/experts.hpp"
 #include "nanovllm/with/moe/mesh.hpp"
 #include "nanovllm/with/moe/qwen3_moe/config.hpp"

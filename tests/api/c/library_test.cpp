@@ -22,6 +22,7 @@
 #include "catch.hpp"
 #include "nanovllm/api/c/library.inc"
 #include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/with/moe/expert_parallel.hpp"
 
 using namespace nanovllm;
 
@@ -168,7 +169,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   const EngineConfig defaults;
   CHECK(config.max_num_seqs == defaults.max_num_seqs);
   CHECK(config.tensor_parallel == defaults.tensor_parallel);
-  CHECK_FALSE(config.expert_parallel);
+  CHECK(config.extras.find<ExpertParallel>() == nullptr);
   CHECK(config.peers.max_bytes == defaults.peers.max_bytes);
   CHECK(config.disk_kv_bytes == defaults.disk_kv_bytes);
   CHECK(config.prefix_caching);
@@ -204,7 +205,8 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK(config.max_model_len == 77);
   CHECK(config.device == 2);
   CHECK(config.tensor_parallel == 4);
-  CHECK(config.expert_parallel);
+  CHECK(config.extras.of<ExpertParallel>().on);
+  CHECK(config.extras.find<ExpertParallel>() != nullptr);
   CHECK(config.peers.max_bytes == 0);
   CHECK(config.num_threads == 3);
   CHECK(config.max_num_seqs == 5);

@@ -21,6 +21,7 @@
 #include "nanovllm/api/serve/health_report.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/version.hpp"
+#include "nanovllm/with/moe/expert_load.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::serve;
@@ -292,7 +293,7 @@ TEST_CASE("labels of metrics are escaped, and UTF-8 whatever the name", "[metric
 TEST_CASE("experts have metrics where a model has experts", "[metrics]") {
   EngineStats stats = some_stats();
   CHECK(prometheus_text(stats, {}, {}, {}, "m").find("expert") == std::string::npos);
-  stats.experts = {.num_experts = 3, .tokens = {1, 2, 9, 10, 0, 2}};
+  stats.extras.set(ExpertLoad{.num_experts = 3, .tokens = {1, 2, 9, 10, 0, 2}});
   const Families families = PrometheusParser(prometheus_text(stats, {}, {}, {}, "m")).parse();
   CHECK(value_of(families, "nanovllm:expert_tokens_total", {{"expert", "0"}}) == 11);
   CHECK(value_of(families, "nanovllm:expert_tokens_total", {{"expert", "1"}}) == 2);

@@ -22,6 +22,7 @@
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/with/moe/expert_parallel.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/pooling/reranker.hpp"
 
@@ -182,7 +183,7 @@ struct EngineChoice {
   if (c.max_model_len != 0) config.max_model_len = c.max_model_len;
   config.device = c.device_index;
   if (c.tensor_parallel != 0) config.tensor_parallel = c.tensor_parallel;
-  config.expert_parallel = read_flag(c.expert_parallel, "expert_parallel");
+  if (read_flag(c.expert_parallel, "expert_parallel")) config.extras.set(ExpertParallel{});
   if (read_flag(c.disable_custom_all_reduce, "disable_custom_all_reduce"))
     config.peers.max_bytes = 0;
   if (c.num_threads != 0) config.num_threads = c.num_threads;

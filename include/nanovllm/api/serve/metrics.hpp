@@ -115,6 +115,7 @@ struct HttpCounters {
 #include "nanovllm/core/utf8.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/version.hpp"
+#include "nanovllm/with/moe/expert_load.hpp"
 
 namespace nanovllm::serve {
 namespace detail {
@@ -306,15 +307,15 @@ NANOVLLM_SERVE_INLINE void write_engine_metrics(PrometheusWriter& out, const Eng
              stats.num_kv_blocks > 0
                  ? static_cast<double>(num_used) / static_cast<double>(stats.num_kv_blocks)
                  : 0.0);
-  if (!stats.experts.empty()) {
+  if (const auto experts = stats.of<ExpertLoad>(); !experts.empty()) {
     out.family("nanovllm:expert_tokens_total", "counter",
                "Tokens that an expert was chosen for, in all layers together.");
-    const std::vector<std::int64_t> tokens = stats.experts.by_expert();
+    const std::vector<std::int64_t> tokens = experts.by_expert();
     for (std::size_t e = 0; e < tokens.size(); ++e)
       out.sample(tokens[e], {{"expert", std::to_string(e)}});
     out.single("nanovllm:expert_balancedness", "gauge",
                "Mean tokens of a layer's experts, divided by those of its busiest one.",
-               stats.experts.balancedness(stats.experts.num_experts));
+               experts.balancedness(experts.num_experts));
   }
   out.histogram("vllm:time_to_first_token_seconds", "From submission until the first token.",
                 kFirstTokenBounds, latencies.first_token);

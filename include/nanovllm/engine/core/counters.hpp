@@ -46,8 +46,8 @@ inline void count_step(EngineStats& stats, const StepPlan& plan, double device_s
 }
 
 /// `stats`, and what the runner knows: it is asked only by who wants to know.
-[[nodiscard]] inline EngineStats with_load(EngineStats stats, const StepRunner& runner) {
-  stats.experts = runner.expert_load();
+[[nodiscard]] inline EngineStats with_network(EngineStats stats, const StepRunner& runner) {
+  runner.add_statistics(stats.extras);
   return stats;
 }
 

@@ -27,7 +27,6 @@
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/elements.hpp"
-#include "nanovllm/with/moe/expert_load.hpp"
 
 namespace nanovllm {
 
@@ -63,6 +62,9 @@ class Runner : public StepRunner {
   using Backend = typename Group::Backend;
   using Communicator = typename Group::Communicator;
   using Network = typename Group::Network;
+  static constexpr bool kCounts = requires(const Network& network, Extras& to) {
+    network.add_statistics(to, to);
+  };
   using Pool = typename Group::Pool;
   using Weights = typename Network::Weights;
 
@@ -114,20 +116,18 @@ class Runner : public StepRunner {
         rank.kv.emplace(kv_shape(), numbers[0], numbers[1]);
         rank.executor->capture(*rank.kv);
       });
-      start_load_ = load_so_far();
+      if constexpr (kCounts) ranks_[0].network.add_statistics(at_start_, {});
     });
   }
 
-  /// Of rank 0, which chooses for all tokens. Empty where its device reports an error. From any
-  /// thread; waits for the copy, and not for steps under way.
-  [[nodiscard]] ExpertLoad expert_load() const override {
-    try {
-      ExpertLoad out = load_so_far();
-      for (std::size_t i = 0; i < start_load_.tokens.size(); ++i)
-        out.tokens[i] -= start_load_.tokens[i];
-      return out;
-    } catch (const Error&) {
-      return {};
+  /// Of rank 0. Nothing where its device reports an error. From any thread; waits for the copy, and
+  /// not for steps under way.
+  void add_statistics(Extras& to) const override {
+    if constexpr (kCounts) {
+      try {
+        ranks_[0].network.add_statistics(to, at_start_);
+      } catch (const Error&) {  // there are none
+      }
     }
   }
 
@@ -280,13 +280,6 @@ class Runner : public StepRunner {
     return config;
   }
 
-  /// The start-up's steps included.
-  [[nodiscard]] ExpertLoad load_so_far() const {
-    if constexpr (requires(const Network& network) { network.expert_load(); })
-      return ranks_[0].network.expert_load();
-    return {};
-  }
-
   void check_first(const char* call) const {
     check(peers_.rank() == 0, call, ": rank ", peers_.rank(),
           " computes the steps of rank 0; call run_worker()");
@@ -335,8 +328,8 @@ class Runner : public StepRunner {
   std::exception_ptr broken_;  // of the rank that failed first, if there are several, or hangs
   Group ranks_;
   PoolAccess<Runner, Group> pool_{*this};
-  ExpertLoad start_load_;  // of the start-up's steps
-  Peers peers_;            // last: the others hear of the end before ranks go
+  Extras at_start_;  // of the start-up's steps
+  Peers peers_;      // last: the others hear of the end before ranks go
 };
 
 // Not inline: a program does not compile these again where nanovllm::nanovllm has.

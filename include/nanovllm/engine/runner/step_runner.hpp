@@ -10,12 +10,12 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/extras.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/with/moe/expert_load.hpp"
 
 namespace nanovllm {
 
@@ -76,9 +76,8 @@ class StepRunner {
   /// What is in the KV pools, for what writes blocks to files and reads them.
   [[nodiscard]] virtual PoolContents& pool() = 0;
 
-  /// What experts have had to do since the KV pool was made, on models that have some. From any
-  /// thread.
-  [[nodiscard]] virtual ExpertLoad expert_load() const { return {}; }
+  /// Adds what the network counts, of the steps since the KV pool was made. From any thread.
+  virtual void add_statistics(Extras& /*to*/) const {}
 
   virtual void run_worker() = 0;
 

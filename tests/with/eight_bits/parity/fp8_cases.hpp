@@ -11,6 +11,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/with/moe/expert_parallel.hpp"
 
 namespace nanovllm::test {
 
@@ -30,7 +31,7 @@ Distance distance_from_transformers(const std::string& name,
   const std::vector<TokenId> prompt = expected["prompt"], greedy = expected["greedy_ids"];
   Engine<Model, Policy> engine({.model = folder + name,
                                 .tensor_parallel = ranks,
-                                .expert_parallel = expert_parallel,
+                                .extras = {ExpertParallel{.on = expert_parallel}},
                                 .num_threads = 2,
                                 .max_model_len = 64,
                                 .kv_size = KvSize::blocks(16)});

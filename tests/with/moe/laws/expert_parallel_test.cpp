@@ -22,6 +22,8 @@
 #include "nanovllm/policy.hpp"
 #include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
 #include "nanovllm/with/eight_bits/cpu/linear.hpp"
+#include "nanovllm/with/moe/expert_load.hpp"
+#include "nanovllm/with/moe/expert_parallel.hpp"
 #include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 
@@ -109,7 +111,7 @@ const MoeFiles& files() {
 EngineConfig config(int ranks) {
   return {.model = files().path(),
           .tensor_parallel = ranks,
-          .expert_parallel = true,
+          .extras = {ExpertParallel{}},
           .num_threads = 2,
           .max_model_len = 128};
 }
@@ -129,7 +131,7 @@ std::vector<Trace> run(EngineConfig settings) {
 const std::vector<Trace>& expected() {
   static const std::vector<Trace> made = [] {
     EngineConfig settings = config(1);
-    settings.expert_parallel = false;
+    settings.extras = {};
     return run(settings);
   }();
   return made;
@@ -152,8 +154,8 @@ TEST_CASE("ranks that divide experts and their columns give what one rank gives"
   const MoeFiles even(json, 91);
   const auto run_with = [&](int ranks, int columns, std::optional<int> most_tokens = {}) {
     EngineConfig settings = config(ranks);
-    settings.model = even.path(), settings.expert_tensor_parallel = columns;
-    settings.expert_parallel = ranks > 1, settings.max_num_batched_tokens = most_tokens;
+    settings.model = even.path(), settings.max_num_batched_tokens = most_tokens;
+    settings.extras.set(ExpertParallel{.on = ranks > 1, .tensor_parallel = columns});
     if (most_tokens) settings.max_num_seqs = 3;
     return run(settings);
   };
@@ -218,17 +220,17 @@ TEST_CASE("an engine counts the tokens of each expert", "[moe][expert_parallel]"
        {std::tuple(1, false, 1024), {1, false, 5}, {2, true, 1024}, {4, true, 9}}) {
     INFO(ranks << " ranks, chunks of " << chunk);
     EngineConfig settings = config(ranks);
-    settings.expert_parallel = whole, settings.prefix_caching = false;
+    settings.extras.set(ExpertParallel{.on = whole}), settings.prefix_caching = false;
     settings.max_num_batched_tokens = chunk;
     settings.max_num_seqs = std::min(chunk, 7);
     MoeEngine engine(settings);
-    CHECK(engine.stats().experts.tokens == std::vector<std::int64_t>(2 * 14));
+    CHECK(engine.stats().of<ExpertLoad>().tokens == std::vector<std::int64_t>(2 * 14));
     std::atomic<bool> done = false;
     std::jthread reader([&] {  // others read meanwhile
       std::int64_t before = 0;
       while (!done) {
         std::int64_t all = 0;
-        for (const std::int64_t n : engine.stats().experts.tokens) all += n;
+        for (const std::int64_t n : engine.stats().of<ExpertLoad>().tokens) all += n;
         if (all < before) std::abort();
         before = all;
       }
@@ -236,7 +238,7 @@ TEST_CASE("an engine counts the tokens of each expert", "[moe][expert_parallel]"
     traces(engine, prompts());
     done = true;
     reader.join();
-    const ExpertLoad load = engine.stats().experts;
+    const ExpertLoad load = engine.stats().of<ExpertLoad>();
     CHECK(load.num_experts == 14);
     REQUIRE(load.tokens.size() == 2 * 14);
     for (const std::size_t layer : {0u, 14u}) {
@@ -250,13 +252,13 @@ TEST_CASE("an engine counts the tokens of each expert", "[moe][expert_parallel]"
   }
   DenseEngine dense({.model = model_directory(kRandomModels[0])});
   traces(dense, std::vector<std::vector<TokenId>>{{1, 2, 3}}, 2);
-  CHECK(dense.stats().experts.empty());
+  CHECK(dense.stats().of<ExpertLoad>().empty());
 }
 
 TEST_CASE("stats do not wait for the step under way", "[moe][expert_parallel]") {
   MoeEngine engine(config(2));
   traces(engine, prompts());
-  const std::vector<std::int64_t> before = engine.stats().experts.tokens;
+  const std::vector<std::int64_t> before = engine.stats().of<ExpertLoad>().tokens;
   ExpertsCounted::hold = true;
   std::jthread other([&] { traces(engine, prompts()); });
   const auto eventually = [](const auto& condition) {
@@ -265,20 +267,22 @@ TEST_CASE("stats do not wait for the step under way", "[moe][expert_parallel]") 
     return condition();
   };
   CHECK(eventually([] { return ExpertsCounted::is_held.load(); }));
-  auto asked = std::async(std::launch::async, [&] { return engine.stats().experts.tokens; });
+  auto asked =
+      std::async(std::launch::async, [&] { return engine.stats().of<ExpertLoad>().tokens; });
   CHECK(asked.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
   ExpertsCounted::hold = false;
   ExpertsCounted::hold.notify_all();
   other.join();
   // The first layer has been counted, or not yet; those behind it have not.
-  const std::vector<std::int64_t> during = asked.get(), after = engine.stats().experts.tokens;
+  const std::vector<std::int64_t> during = asked.get(),
+                                  after = engine.stats().of<ExpertLoad>().tokens;
   CHECK(std::equal(during.begin() + 14, during.end(), before.begin() + 14));
   CHECK(after != during);
 }
 
 TEST_CASE("what cannot be expert parallel is refused by name", "[moe][expert_parallel]") {
   EngineConfig columns = config(2);
-  columns.expert_parallel = false;
+  columns.extras = {};
   CHECK_THROWS_WITH(MoeEngine(columns), Contains("does not divide moe_intermediate_size = 29"));
   nlohmann::json few = model();
   few["num_experts"] = 3;
@@ -290,7 +294,7 @@ TEST_CASE("what cannot be expert parallel is refused by name", "[moe][expert_par
       Contains("expert_parallel: each of the 4 ranks must have an expert, but num_experts = 3"));
   const auto with_columns = [&](int ranks, int number) {
     EngineConfig out = config(ranks);
-    out.expert_tensor_parallel = number;
+    out.extras.set(ExpertParallel{.tensor_parallel = number});
     return out;
   };
   for (const int wrong : {0, -1, 3, 8}) {
@@ -300,14 +304,14 @@ TEST_CASE("what cannot be expert parallel is refused by name", "[moe][expert_par
   }
   CHECK_THROWS_WITH(MoeEngine(with_columns(4, 2)), Contains("expert_tensor_parallel = 2 does not "
                                                             "divide moe_intermediate_size = 29"));
-  columns.expert_tensor_parallel = 2;
+  columns.extras.set(ExpertParallel{.on = false, .tensor_parallel = 2});
   CHECK_THROWS_WITH(MoeEngine(columns),
                     Contains("expert_tensor_parallel = 2 needs expert_parallel"));
   EngineConfig heads = config(5);
   CHECK_THROWS_WITH(MoeEngine(heads), Contains("does not divide num_attention_heads = 12"));
   for (const int ranks : {1, 2}) {
     EngineConfig dense{.model = model_directory(kRandomModels[0]), .tensor_parallel = ranks};
-    dense.expert_parallel = true;
+    dense.extras.set(ExpertParallel{});
     CHECK_THROWS_WITH(DenseEngine(dense),
                       Contains("expert_parallel is set, but this model has no experts"));
   }

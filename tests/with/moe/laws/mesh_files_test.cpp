@@ -7,6 +7,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/with/moe/expert_parallel.hpp"
 #include "nanovllm/with/sessions.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 
@@ -53,18 +54,18 @@ struct Division {
 constexpr Division kDivisions[] = {{4, false, 1}, {4, true, 1}, {4, true, 2}, {2, true, 1}};
 
 EngineConfig config(const Division& division, const std::filesystem::path& directory) {
-  return {.model = files().path(),
-          .tensor_parallel = division.ranks,
-          .expert_parallel = division.by_experts,
-          .expert_tensor_parallel = division.columns,
-          .num_threads = division.ranks,
-          .max_num_seqs = 4,
-          .max_model_len = 64,
-          .kv_size = KvSize::blocks(16),
-          .host_kv_size = KvSize::blocks(40),
-          .disk_kv_path = directory / "disk",
-          .disk_kv_min_tokens = 1,
-          .overlap = false};
+  return {
+      .model = files().path(),
+      .tensor_parallel = division.ranks,
+      .extras = {ExpertParallel{.on = division.by_experts, .tensor_parallel = division.columns}},
+      .num_threads = division.ranks,
+      .max_num_seqs = 4,
+      .max_model_len = 64,
+      .kv_size = KvSize::blocks(16),
+      .host_kv_size = KvSize::blocks(40),
+      .disk_kv_path = directory / "disk",
+      .disk_kv_min_tokens = 1,
+      .overlap = false};
 }
 
 const SamplingParams kGreedy{

@@ -15,6 +15,7 @@
 #include "catch.hpp"
 #include "engine/parity/greedy_traces.hpp"
 #include "engine/parity/parity.hpp"
+#include "nanovllm/with/moe/expert_parallel.hpp"
 #include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 
@@ -88,7 +89,7 @@ template <class Policy, class Other>
   const auto logprobs = [&]<class P>(P, int most_rows) {
     Engine<AnyMoe, P> engine({.model = files.path(),
                               .tensor_parallel = ranks,
-                              .expert_parallel = whole,
+                              .extras = {ExpertParallel{.on = whole}},
                               .num_threads = 2,
                               .max_num_seqs = 4,
                               .max_num_batched_tokens = most_rows,

@@ -81,13 +81,14 @@ TEST_CASE("two GPUs that divide columns or experts are one GPU", "[gpu][moe][law
   const auto expected = traces(*law.engine({}), law.prompts);
   for (const bool whole : {false, true}) {
     INFO(whole);
-    const auto engine = law.engine({.tensor_parallel = 2, .expert_parallel = whole});
+    const auto engine = law.engine({.tensor_parallel = 2, .extras = {ExpertParallel{.on = whole}}});
     check_equal(traces(*engine, law.prompts), expected, 1e-4);
   }
   const MoeLawModel<SmallBlocks<CudaFullFloat32Policy>> peers;
   for (const bool whole : {false, true}) {
     INFO("over the memory of peers, " << whole);
-    const auto engine = peers.engine({.tensor_parallel = 2, .expert_parallel = whole});
+    const auto engine =
+        peers.engine({.tensor_parallel = 2, .extras = {ExpertParallel{.on = whole}}});
     check_equal(traces(*engine, law.prompts), expected, 1e-4);
   }
 }
@@ -115,15 +116,16 @@ TEST_CASE("an engine on a GPU counts the tokens of each expert", "[gpu][moe]") {
   for (const int seqs : {1, 3, 7}) {
     INFO(seqs << " sequences at a time");
     const auto engine = law.engine({.max_num_seqs = seqs, .prefix_caching = false});
-    CHECK(engine->stats().experts.tokens == std::vector<std::int64_t>(static_cast<std::size_t>(
-                                                num_sparse_layers(model) * model.num_experts)));
+    CHECK(engine->stats().of<ExpertLoad>().tokens ==
+          std::vector<std::int64_t>(
+              static_cast<std::size_t>(num_sparse_layers(model) * model.num_experts)));
     traces(*engine, law.prompts);
     const EngineStats stats = engine->stats();
     std::int64_t all = 0;
-    for (const std::int64_t n : stats.experts.tokens) all += n;
+    for (const std::int64_t n : stats.of<ExpertLoad>().tokens) all += n;
     CHECK(all == (stats.num_prefill_tokens + stats.num_decode_tokens) * num_sparse_layers(model) *
                      model.num_experts_per_tok);
-    if (expected.empty()) expected = stats.experts.tokens;
-    CHECK(stats.experts.tokens == expected);
+    if (expected.empty()) expected = stats.of<ExpertLoad>().tokens;
+    CHECK(stats.of<ExpertLoad>().tokens == expected);
   }
 }

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "nanovllm/core/separate.hpp"
+#include "nanovllm/engine/extras.hpp"
 #include "nanovllm/model/config_fields.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
+#include "nanovllm/with/moe/expert_parallel.hpp"
 
 namespace nanovllm {
 
@@ -26,9 +28,12 @@ struct Qwen3MoeConfig : Qwen3Config {
   std::vector<std::int64_t> mlp_only_layers{};  ///< layers without experts, in any order
   bool norm_topk_prob = false;                  ///< a token's weights add up to 1
   /// Ranks have whole experts, and not a part of each. Not of config.json, but of the engine
-  /// (EngineConfig::expert_parallel), as is the next.
+  /// (ExpertParallel), as is the next.
   bool expert_parallel = false;
   int expert_tensor_parallel = 1;  ///< ranks that divide the columns of the same experts
+
+  /// Takes the engine's ExpertParallel, if there is one. Throws ConfigError.
+  void divide(const Extras& extras);
 
   /// Whole experts on ranks are another order of sums; see `kv_identity`.
   [[nodiscard]] std::vector<std::pair<std::string, int>> ranks_in_sums(int num_ranks) const {
@@ -68,6 +73,14 @@ struct Qwen3MoeConfig : Qwen3Config {
 #include "nanovllm/io/json_fields.hpp"
 
 namespace nanovllm {
+
+NANOVLLM_INLINE void Qwen3MoeConfig::divide(const Extras& extras) {
+  const auto* const experts = extras.find<ExpertParallel>();
+  if (experts == nullptr) return;
+  if (!experts->on && experts->tensor_parallel != 1) throw ConfigError(experts->unread());
+  expert_parallel = experts->on;
+  expert_tensor_parallel = experts->tensor_parallel;
+}
 
 NANOVLLM_INLINE bool Qwen3MoeConfig::is_sparse(std::int64_t i) const {
   return (i + 1) % decoder_sparse_step == 0 &&

@@ -3,8 +3,10 @@
 /// Source: transformers, models/qwen3_moe/modeling_qwen3_moe.py; docs/numerics.md lists the
 /// departures.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
@@ -158,8 +160,13 @@ class Qwen3MoeNetwork
             .max_seqs = limits.max_num_seqs};
   }
 
-  /// How many tokens each expert was chosen for, in all steps so far. From any thread.
-  [[nodiscard]] ExpertLoad expert_load() const { return this->mlp().load(); }
+  /// Adds the ExpertLoad of all steps but those that `at_start` has counted. From any thread.
+  void add_statistics(Extras& to, const Extras& at_start) const {
+    ExpertLoad load = this->mlp().load();
+    const auto before = at_start.of<ExpertLoad>();
+    for (std::size_t i = 0; i < before.tokens.size(); ++i) load.tokens[i] -= before.tokens[i];
+    to.set(std::move(load));
+  }
 
  private:
   [[nodiscard]] static Weights checked_weights(const Qwen3MoeConfig& config,
