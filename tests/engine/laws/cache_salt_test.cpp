@@ -19,6 +19,7 @@
 #include "engine/models.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
 #include "nanovllm/with/sessions.hpp"
+#include "nanovllm/with/sessions/kv_file.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
