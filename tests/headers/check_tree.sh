@@ -26,6 +26,8 @@
 #   length              a header, with the .inc of its name beside it, has at most 400 lines; the
 #                       first comment of a longer one, but for those in 'long_without_reason', says
 #                       why, in a line '/// Longer than 400 lines: ...'
+#   functions           at most 60 lines from the signature to the closing brace, but for those of
+#                       tests/headers/long_functions.txt, which has a reason for each
 #   measured            the first comment of a header with a __global__ has a line '/// Measured: BENCH,
 #                       JSON, GAIN', where BENCH is a program of benchmarks/ and JSON a file of
 #                       benchmarks/results/; or 'not by itself; ...', which names the JSON of what
@@ -609,6 +611,164 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
       if (!(arrow in arrow_used)) complain(0, "nothing needs the line of " arrow)
     check_budgets()
     if (violations == 0 && num_arrows > 0) print num_arrows " arrows from the house to with/ and api/"
+    exit violations > 0
+  }
+' "${files[@]}" || status=1
+
+# Functions, told by their braces; those within one are its lines. A constructor's brace comes after
+# those of its members, and braces within parentheses are arguments.
+awk -v exceptions="$lists/long_functions.txt" '
+  function complain(path, line, text) {
+    print path ":" line ": " text
+    violations++
+  }
+
+  # A line without comments, literals and, where nothing is left of it, directives. \047 is a quote.
+  function code_of(line,   code, before, token, tail) {
+    if (until == "" && (line ~ /^[ \t]*#/ || in_directive)) {
+      in_directive = line ~ /\\$/
+      return ""
+    }
+    gsub(/[0-9]\047[0-9]/, "00", line)
+    while (1) {
+      if (until != "") {
+        if (!(tail = index(line, until))) return code
+        line = substr(line, tail + length(until))
+        until = ""
+      }
+      if (!match(line, /\/\/|\/\*|"|\047/)) return code line
+      before = substr(line, 1, RSTART - 1)
+      token = substr(line, RSTART, RLENGTH)
+      line = substr(line, RSTART + RLENGTH)
+      code = code before
+      if (token == "//") return code
+      if (token == "/*") until = "*/"
+      else if (token == "\"" && before ~ /R$/) until = ")" substr(line, 1, index(line, "(") - 1) "\""
+      else if (token == "\"" ? match(line, /^([^"\\]|\\.)*"/) : match(line, /^([^\047\\]|\\.)*\047/))
+        line = substr(line, RLENGTH + 1)
+    }
+  }
+
+  # "template <int k> __global__ void __launch_bounds__(256) add_kernel(T* x)" is add_kernel.
+  function name_of(head,   depth, token) {
+    depth = 0
+    while (match(head, /[A-Za-z_0-9~:]* *\(|\)/)) {
+      token = substr(head, RSTART, RLENGTH)
+      head = substr(head, RSTART + RLENGTH)
+      if (token == ")") depth--
+      else if (depth++ == 0) {
+        sub(/ *\($/, "", token)
+        if (token != "" && token !~ /^(__launch_bounds__|requires|decltype|noexcept|alignas)$/)
+          return token
+      }
+    }
+    return "?"
+  }
+
+  function is_balanced(head,   num_open) {
+    num_open = gsub(/\(/, "", head)
+    return num_open <= gsub(/\)/, "", head)
+  }
+
+  # What is after "template <...>".
+  function without_template(head,   depth) {
+    if (!sub(/^ *template *</, "", head)) return head
+    for (depth = 1; depth > 0 && match(head, /[<>]/); head = substr(head, RSTART + 1))
+      depth += substr(head, RSTART, 1) == "<" ? 1 : -1
+    return without_template(head)
+  }
+
+  # Whether a brace after `head` opens the body of a function.
+  function is_function(head) {
+    if (in_function || head ~ /^ *=/ || head !~ /\)/ || !is_balanced(head)) return 0
+    gsub(/alignas\([^()]*\)/, "", head)
+    head = without_template(head)
+    if (head ~ /^ *(struct|class|union|enum) /) return 0
+    if (head ~ /(^|[^A-Za-z_0-9])(namespace|struct|class|union|enum|concept)([^A-Za-z_0-9][^()]*)?$/)
+      return 0
+    return head !~ /^ *(extern|concept) / && head !~ /concept [A-Za-z_0-9]* *=/
+  }
+
+  function end_function(first, last, name,   place) {
+    if (last - first + 1 <= 60) return
+    num_long++
+    place = substr(FILENAME, length("nanovllm/") + 1) " " name
+    if (place in reason) needed[place] = 1
+    else complain(FILENAME, first, name " has " last - first + 1 " lines; a function has at most 60, " \
+                  "or a reason in long_functions.txt")
+  }
+
+  BEGIN {
+    while ((getline row < exceptions) > 0) {
+      num_rows++
+      if (row ~ /^#/ || row == "") continue
+      split(row, words, " ")
+      place = words[1] " " words[2]
+      row_of[place] = num_rows
+      reason[place] = substr(row, length(place) + 2)
+      if (reason[place] == "") complain(exceptions, num_rows, "no reason for " place)
+    }
+  }
+
+  # A file whose braces are not told apart would hide its functions.
+  function end_file() {
+    if (depth != 0) complain(path, num_lines, "braces that do not match")
+  }
+
+  FNR == 1 {
+    if (path != "") end_file()
+    path = FILENAME
+    depth = in_function = in_directive = just_ended = 0
+    head = until = ""
+  }
+  { num_lines = FNR }
+  {
+    code = code_of($0)
+    while (match(code, /[{};]/)) {
+      if (head !~ /[^ ]/ && substr(code, 1, RSTART - 1) ~ /[^ ]/) head_line = FNR
+      head = head substr(code, 1, RSTART - 1)
+      token = substr(code, RSTART, 1)
+      code = substr(code, RSTART + 1)
+      if (token == "{") {
+        # A constructor goes on after the braces of a member.
+        if (just_ended && head ~ /^ *(,.*)?$/ && !in_function) kind[++depth] = "function"
+        else {
+          kind[++depth] = is_function(head) ? "function" : ""
+          if (kind[depth] != "") {
+            first_line = head_line
+            name = name_of(head)
+          }
+        }
+        just_ended = 0
+        if (kind[depth] != "") in_function = 1
+        # Braces within parentheses are an argument, and the head goes on after them.
+        outer_head[depth] = is_balanced(head) ? "" : head " "
+        outer_line[depth] = head_line
+        head = ""
+      } else if (token == "}") {
+        just_ended = 0
+        if (kind[depth] != "") {
+          in_function = 0
+          just_ended = 1
+          end_function(first_line, FNR, name)
+        }
+        head = outer_head[depth]
+        head_line = outer_line[depth]
+        depth--
+      } else {
+        just_ended = 0
+        head = is_balanced(head) ? "" : head token
+      }
+    }
+    if (head !~ /[^ ]/ && code ~ /[^ ]/) head_line = FNR
+    head = head code " "
+  }
+
+  END {
+    end_file()
+    for (place in reason)
+      if (!(place in needed)) complain(exceptions, row_of[place], "nothing needs the line of " place)
+    if (violations == 0 && num_long > 0) print num_long " functions of more than 60 lines"
     exit violations > 0
   }
 ' "${files[@]}" || status=1

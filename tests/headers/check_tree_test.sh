@@ -128,6 +128,41 @@ expect() {
 }
 
 long_header() { for _ in $(seq "${1:-400}"); do line core/a.hpp '//'; done; }
+# `body HEAD LINES TAIL`, of which LINES are as many lines of a function, at the end of a header.
+body() { { printf '%s\n' "$1"; seq -f '  f(%g);' "$2"; printf '%s\n' "$3"; } >> "$scratch/nanovllm/core/a.hpp"; }
+long_function() { body 'template <class T>
+void __launch_bounds__(max_threads(1))
+    add_kernel(T x, T y = {}) {' "${1:-57}" '}'; }
+long_constructor() { body '  A(int x)
+      : a_{x},
+        b_(x) {' 57 '  }'; }
+long_by_braces() { body 'inline int f(int x) {
+  if (x > 0) {' 29 '  }'; body '  for (;;) {' 29 '  }
+}'; }
+long_const_method() { body 'struct A {
+  [[nodiscard]] int size() const noexcept(kIsNothing) {' 60 '  }
+};'; }
+# What is no brace of a function, and what is no function.
+hidden_braces() {
+  body 'inline int g(char c) {  // {' 2 '  if (c == '"'{'"' || c == '"'\\''"') return 1'"'"'000; /* { */
+  g("\"{", R"x(
+{ ")"
+)x", "//");
+#define OPEN { \
+  {
+}'
+  body 'inline constexpr int kTable[] = {' 70 '};'
+  body 'template <class T = decltype(f())>
+class alignas(64) Long : public Base<T, decltype(h(0))> {' 70 '};'
+  body 'template <class T>
+concept LongLike = requires(T a) {' 70 '};'
+  body 'enum class Long : decltype(f()) {' 70 '};'
+  body 'inline int h() {' 58 '}'
+}
+known_function() { long_function; echo 'core/a.hpp add_kernel registers' > "$scratch/long_functions.txt"; }
+no_reason() { long_function; echo 'core/a.hpp add_kernel' > "$scratch/long_functions.txt"; }
+old_function() { long_function 56; echo 'core/a.hpp add_kernel registers' > "$scratch/long_functions.txt"; }
+
 # A header of so many lines whose name check_tree.sh has among those without a reason.
 listed_header() {
   { echo '#pragma once'; seq -f '// %g' "$(($1 - 1))"; } > "$scratch/nanovllm/engine/setup.hpp"
@@ -219,6 +254,15 @@ fresh_tree
 { echo '#pragma once'; echo '/// Longer than 400 lines: one table.'; seq -f '// %g' 400; } \
   > "$scratch/nanovllm/core/a.hpp"
 expect_clean "a long header that says why"
+fresh_tree
+long_function 56
+expect_clean "a function of 60 lines"
+fresh_tree
+hidden_braces
+expect_clean "braces that are no function's"
+fresh_tree
+known_function
+expect_clean "a long function that is on the list"
 fresh_tree
 listed_header 401
 expect_clean "a long header that is on the list"
@@ -325,6 +369,13 @@ expect "402 lines, bodies included" "a long header with its bodies" long_bodies
 expect "nothing needs its name in long_without_reason" "a short header that is on the list" \
   listed_header 400
 expect "402 lines, bodies included" "a header that includes make long" long_by_includes
+expect "core/a.hpp:3: add_kernel has 61 lines" "a long function" long_function
+expect "core/a.hpp:3: A has 61 lines" "a long constructor with members in braces" long_constructor
+expect "core/a.hpp:3: f has 64 lines" "a function that is long by what is within" long_by_braces
+expect "core/a.hpp:4: size has 62 lines" "a long member" long_const_method
+expect "no reason for core/a.hpp add_kernel" "a long function without a reason" no_reason
+expect "nothing needs the line of core/a.hpp add_kernel" "a function that is no longer long" old_function
+expect "braces that do not match" "a brace too many" line core/a.hpp 'namespace n {'
 expect "403 lines, bodies included" "a reason that is not in the first comment" long_with_late_reason
 expect "core/a.hpp:3: more than 100 columns" "a long line" long_line
 expect 'has a line "/// Measured: BENCH' "a kernel that is not measured" kernel '/// Bytes: 4.'

@@ -1,9 +1,7 @@
 #pragma once
 /// A server's metrics for Prometheus, as text of format 0.0.4: the engine's counters and latencies,
-/// and counts of requests.
-///
-/// Names are vLLM's where the meaning is the same, so that its dashboards work, and begin with
-/// `nanovllm:` where it is not. docs/serving.md has the list.
+/// and counts of requests. Names are vLLM's where the meaning is the same, so that its dashboards
+/// work, and begin with `nanovllm:` where it is not. docs/serving.md has the list.
 
 #include <algorithm>
 #include <array>
