@@ -1,9 +1,10 @@
 # The headers as a consumer's compiler meets them. Nothing here is built by 'all'; the CTest entries
-# build what they need. Without NANOVLLM_TEST_ALL there are tree, links, coverage, includes, reading and
-# wrong-policies.
+# build what they need. Without NANOVLLM_TEST_ALL there are tree, links, coverage, includes, reading,
+# words, types and wrong-policies.
 #   headers/tree           the rules of headers/check_tree.sh; tree-check is a test of that check
 #   headers/words          what the house says of wings, headers/check_words.sh; words-check tests that
 #                          check
+#   headers/types          the picture of the house's types in docs/architecture.md
 #   headers/links          links and paths in the pages; links-check is a test of that check
 #   headers/coverage       each header of 100 lines has a test of its name, or a line in
 #                          headers/covered_by.txt; coverage-check tests that check
@@ -29,7 +30,7 @@
 #   headers/cuda-files     every .cu file of the tree, see cuda_tests.cmake
 
 set(headers_folder "${CMAKE_CURRENT_SOURCE_DIR}/headers")
-foreach(name IN ITEMS tree links coverage includes reading words)
+foreach(name IN ITEMS tree links coverage includes reading words types)
   set(argument "")
   if(name STREQUAL "reading")
     set(argument 2000)
