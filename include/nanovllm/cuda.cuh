@@ -13,6 +13,8 @@
 #include "nanovllm/with/batch_invariant/batch_invariant_backend.cuh"
 #include "nanovllm/with/eight_bits/cuda/kv_bytes.cuh"
 #include "nanovllm/with/gpt2/cuda/ops.cuh"
+#include "nanovllm/with/shards/cuda/shard_draw.cuh"
+#include "nanovllm/with/shards/step_sampler.hpp"
 #include "nanovllm/with/tiers/cuda/swap_blocks.cuh"
 
 #if __has_include(<nccl.h>)

@@ -6,6 +6,7 @@
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/policy.hpp"
+#include "nanovllm/with/shards/step_sampler.hpp"
 #include "nanovllm/with/tiers/disk_tier.hpp"
 
 namespace nanovllm {

@@ -26,6 +26,7 @@
 #include "nanovllm/with/eight_bits/cuda/matrix.cuh"
 #include "nanovllm/with/eight_bits/cuda/products.cuh"
 #include "nanovllm/with/eight_bits/cuda/quantise.cuh"
+#include "nanovllm/with/eight_bits/cuda/swiglu.cuh"
 #include "nanovllm/with/moe/cuda/fp8_ops.cuh"
 #include "nanovllm/with/moe/cuda/ops.cuh"
 #include "nanovllm/with/moe/cuda/route.cuh"

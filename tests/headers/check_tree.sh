@@ -226,11 +226,11 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["engine.hpp"] = allowed["engine.hpp"] " cuda.cuh"
     allowed["implementation.hpp"] = \
         "engine/ model/ with/any/ nanovllm.hpp full_policy.hpp policy.hpp"
-    allowed["full_policy.hpp"] = "engine/ with/tiers/ engine.hpp policy.hpp"
+    allowed["full_policy.hpp"] = "engine/ with/shards/ with/tiers/ engine.hpp policy.hpp"
     allowed["cuda_policy.hpp"] = "kv/ parallel/ engine/runner/thread_ranks.hpp policy.hpp"
     allowed["cuda.cuh"] = \
         "core/ kv/ parallel/ cuda/ with/batch_invariant/ with/eight_bits/ with/gpt2/ with/peers/ " \
-        "with/tiers/ policy.hpp cuda_policy.hpp"
+        "with/shards/ with/tiers/ policy.hpp cuda_policy.hpp"
 
     # What includes storeys above the house because it is there to bring them together.
     num_above = split("nanovllm.hpp implementation.hpp full_policy.hpp cuda.cuh chat.hpp grammar.hpp " \
@@ -241,6 +241,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     wings_of["with/any/"] = "with/eight_bits/ with/gguf/ with/gpt2/ with/moe/ with/pooling/"
     wings_of["with/batch_invariant/"] = "with/moe/"
     wings_of["with/moe/"] = "with/eight_bits/"
+    wings_of["with/mpi/"] = "with/shards/"
     wings_of["with/tiers/"] = "with/sessions/"
     num_wings = split("batch_invariant eight_bits gguf gpt2 moe mpi peers pooling radix sessions shards " \
                       "tiers any", wings, " ")

@@ -7,6 +7,7 @@
 #include "nanovllm/with/eight_bits/cuda/ops.cuh"
 #include "nanovllm/with/gpt2/cuda/ops.cuh"
 #include "nanovllm/with/moe/cuda/fp8_ops.cuh"
+#include "nanovllm/with/shards/cuda/shard_draw.cuh"
 
 namespace nanovllm {
 

@@ -31,7 +31,6 @@
 #include "nanovllm/cpu/system_memory.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/host_staging.hpp"
-#include "nanovllm/with/shards/cpu/shard_draw.hpp"
 
 namespace nanovllm {
 

@@ -28,8 +28,6 @@
 #include "nanovllm/cuda/sampling/apply_functor.cuh"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/projections.hpp"
-#include "nanovllm/with/shards/cuda/pick_winner.cuh"
-#include "nanovllm/with/shards/cuda/shard_draw.cuh"
 
 namespace nanovllm {
 

@@ -29,8 +29,6 @@
 #include "nanovllm/cuda/sampling/sampler.cuh"
 #include "nanovllm/cuda/sampling/token_logprobs.cuh"
 #include "nanovllm/cuda/sampling/token_marks.cuh"
-#include "nanovllm/with/shards/cuda/pick_winner.cuh"
-#include "nanovllm/with/shards/cuda/shard_draw.cuh"
 
 #if defined(NANOVLLM_CUDA_OPS)
 
@@ -71,15 +69,12 @@ namespace nanovllm::cuda {
   NANOVLLM_CUDA_GROUPS_OPS(extern_or_nothing, 128)
 
 /// What is done with logits.
-#define NANOVLLM_CUDA_SAMPLING_OPS(extern_or_nothing)     \
-  NANOVLLM_CUDA_OP(extern_or_nothing, SampleArgs);        \
-  NANOVLLM_CUDA_OP(extern_or_nothing, EditLogitsArgs);    \
-  NANOVLLM_CUDA_OP(extern_or_nothing, MarkTokensArgs);    \
-  NANOVLLM_CUDA_OP(extern_or_nothing, MarkDrawnArgs);     \
-  NANOVLLM_CUDA_OP(extern_or_nothing, TokenLogprobsArgs); \
-  NANOVLLM_CUDA_OP(extern_or_nothing, SurveyShardArgs);   \
-  NANOVLLM_CUDA_OP(extern_or_nothing, DrawShardArgs);     \
-  NANOVLLM_CUDA_OP(extern_or_nothing, PickWinnerArgs)
+#define NANOVLLM_CUDA_SAMPLING_OPS(extern_or_nothing)  \
+  NANOVLLM_CUDA_OP(extern_or_nothing, SampleArgs);     \
+  NANOVLLM_CUDA_OP(extern_or_nothing, EditLogitsArgs); \
+  NANOVLLM_CUDA_OP(extern_or_nothing, MarkTokensArgs); \
+  NANOVLLM_CUDA_OP(extern_or_nothing, MarkDrawnArgs);  \
+  NANOVLLM_CUDA_OP(extern_or_nothing, TokenLogprobsArgs)
 
 /// All others, and the product for logits.
 #define NANOVLLM_CUDA_OTHER_OPS(extern_or_nothing)                                        \

@@ -93,8 +93,8 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 /// - `Activation`, `hidden_size()` and a fourth argument of `forward`, optional: the hidden states
 ///   of `in.hidden_rows` after the last norm, MatrixView<Activation> [h, hidden_size()], for
 ///   requests with a `Pooler`. The same on all ranks.
-/// - `lm_head()`, optional: ranks draw from their shards of the vocabulary (`SharesVocabulary`,
-///   with/shards/vocab_shard.hpp); otherwise from whole logits.
+/// - `lm_head()`, optional: what a wing that draws from ranks' parts of the logits needs
+///   (with/shards/step_sampler.hpp); without it, tokens are drawn from whole logits.
 /// - `projections()`, optional: what a step multiplies by (ops/projections.hpp), for backends that
 ///   choose how to run it when the weights are there.
 /// - `add_statistics(to, at_start)`, optional: adds what it has counted to `EngineStats::extras`,

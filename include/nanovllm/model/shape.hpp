@@ -12,7 +12,6 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/with/shards/shard_draw.hpp"
 
 namespace nanovllm {
 
@@ -145,11 +144,11 @@ class RankShares {
   }
 
   /// Rows of a rank's shard of the vocabulary: equal for all ranks and, where there are several, a
-  /// multiple of kShardAlignment. The last shards may have fewer tokens, or none.
+  /// multiple of 64. The last shards may have fewer tokens, or none.
   [[nodiscard]] std::int64_t vocab_rows(std::size_t size) const {
     const auto vocab = static_cast<std::int64_t>(size);
     if (num_ranks_ == 1) return vocab;
-    return align_up(ceil_div(vocab, std::int64_t{num_ranks_}), kShardAlignment);
+    return align_up(ceil_div(vocab, std::int64_t{num_ranks_}), std::int64_t{64});
   }
 
   /// Throws ConfigError naming every size that the number of ranks does not divide.

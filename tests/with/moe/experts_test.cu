@@ -7,6 +7,8 @@
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/with/batch_invariant/batch_invariant_backend.cuh"
 #include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
+#include "nanovllm/with/moe/cpu/expert_mlp.hpp"
+#include "nanovllm/with/moe/cpu/route_experts.hpp"
 #include "nanovllm/with/moe/cuda/fp8_ops.cuh"
 #include "nanovllm/with/moe/cuda/hopper/experts.cuh"
 #include "nanovllm/with/moe/cuda/ops.cuh"

@@ -16,6 +16,7 @@
 #include "engine/models.hpp"
 #include "memory_checkpoint.hpp"
 #include "nanovllm/with/shards/shard_draw.hpp"
+#include "nanovllm/with/shards/step_sampler.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -20,7 +20,6 @@
 #include "nanovllm/cuda/sampling/tuning.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
 #include "nanovllm/ops/sampler.hpp"
-#include "nanovllm/with/shards/shard_draw.hpp"
 
 namespace nanovllm::cuda {
 
@@ -119,18 +118,21 @@ __device__ __forceinline__ bool leave_arrival(const Arrival& mine, const Sampler
   return ticket == static_cast<unsigned>(num_parts - 1);
 }
 
-/// Writes what wins in a shard, see kWinnerWords. By one thread.
+/// Words of what wins a part of a row: its logit, its id, and in two a float64.
+inline constexpr std::int64_t kPartWinnerWords = 4;
+
+/// Writes such words. By one thread.
 __device__ __forceinline__ void write_winner(float* words, float logit, TokenId id, double sum) {
   const int2 halves{__double2loint(sum), __double2hiint(sum)};
   *reinterpret_cast<float4*>(words) = {logit, __int_as_float(id), __int_as_float(halves.x),
                                        __int_as_float(halves.y)};
 }
 
-/// Of rows that are shards: where they are in the vocabulary, and where their winners go. Without
+/// Of rows that are parts of longer ones: where they begin, and where their winners go. Without
 /// `winner` rows are whole.
-struct ShardPlace {
+struct PartPlace {
   std::int64_t first_token = 0;  ///< a multiple of 4
-  float* winner = nullptr;       ///< [rows, kWinnerWords]
+  float* winner = nullptr;       ///< [rows, kPartWinnerWords]
 };
 
 /// Grid (parts, rows). kAhead: units of a part whose loads are under way at a time; with 1, parts
@@ -138,7 +140,7 @@ struct ShardPlace {
 template <int kThreads, int kBlocksPerSm, int kAhead>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     sample_plain_kernel(const SampleArgs args, const SamplerScratch scratch,
-                        const ShardPlace place) {
+                        const PartPlace place) {
   __shared__ PlainShared<kThreads> shared;
   grid_dependency_launch();
   grid_dependency_wait();
@@ -179,14 +181,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   if (place.winner == nullptr) {
     args.tokens.data[row] = id;
   } else {
-    write_winner(place.winner + row * kWinnerWords, clean(logits[id]),
+    write_winner(place.winner + row * kPartWinnerWords, clean(logits[id]),
                  static_cast<TokenId>(place.first_token) + id, 0);
   }
 }
 
 /// Launches the kernel; operands are checked by `sample`, and `scratch` has room for them.
 void sample_plain(const SampleArgs& args, const SamplerScratch& scratch,
-                  const LaunchContext auto& context, const ShardPlace& place = {}) {
+                  const LaunchContext auto& context, const PartPlace& place = {}) {
   const std::int64_t rows = args.logits.extent(0);
   const PlainParts parts = plain_parts(rows, args.logits.extent(1), context.num_sms);
   launch(parts.is_short ? sample_plain_kernel<kShortPlainThreads, kShortPlainBlocksPerSm, 1>

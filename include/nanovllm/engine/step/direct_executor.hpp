@@ -51,8 +51,8 @@ class DirectExecutor {
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     const StepResults before = results_[static_cast<std::size_t>(1 - slot)].view();
-    const bool by_shard = sampler_.has_shards() && inputs.is_drawn_by_shard();
-    const MatrixView<float> logits = logits_view(m, by_shard);
+    const int way = sampler_.way_of(inputs);
+    const MatrixView<float> logits = logits_view(m, way);
     const SamplingBatch sampling = forward(inputs, before.tokens, kv, logits);
     hidden_.fetch(slot, inputs.num_hidden());
     auto& results = results_[static_cast<std::size_t>(slot)];
@@ -65,7 +65,7 @@ class DirectExecutor {
                   .top_tokens = {results.top_tokens.data(), {m, top}},
                   .top_logprobs = {results.top_logprobs.data(), {m, top}},
                   .plain = inputs.all_plain()},
-                 by_shard);
+                 way);
   }
 
   /// Draws for the step in `slot`, a deferred one that was launched last.
@@ -90,10 +90,10 @@ class DirectExecutor {
   }
 
  private:
-  [[nodiscard]] MatrixView<float> logits_view(std::int64_t m, bool by_shard = false) {
+  [[nodiscard]] MatrixView<float> logits_view(std::int64_t m, int way = 0) {
     check<ShapeError>(m <= max_num_seqs_, "run: at most ", max_num_seqs_, " samples a step, got ",
                       m);
-    return sampler_.logits(m, by_shard);
+    return sampler_.logits(m, way);
   }
 
   /// Everything but the sampler, whose settings it returns.

@@ -110,7 +110,7 @@ class GraphExecutor {
     discard_and_grow(slots_[1].inputs, static_cast<std::int64_t>(slots_[0].inputs.size()));
     graphs_.clear();
     for (const std::int64_t size : graph_sizes(limits_.max_num_seqs)) {
-      for (const Recorded what : kinds_of(size)) graphs_.add(what, size, record(size, kv, what));
+      for (const Recorded& what : kinds_of(size)) graphs_.add(what, size, record(size, kv, what));
     }
     backend_.synchronize();
   }
@@ -168,7 +168,7 @@ class GraphExecutor {
       backend_.synchronize();
       discard_and_grow(chosen_, inputs.num_chosen());
     }
-    MatrixView<float> logits = sampler_.logits(m, false);
+    MatrixView<float> logits = sampler_.logits(m, 0);
     logits.extents[1] = network_.vocab_size();
     edits_.run(backend_, inputs, draws_.data(), drawn_.previous(), logits,
                {.tokens = drawn_.tokens(m),
@@ -207,7 +207,7 @@ class GraphExecutor {
   void run_logits(const StepInputs& inputs, Pool& kv, MatrixView<float> out) {
     check_samples(inputs);
     const std::byte* base = slots_[0].upload(backend_, inputs.bytes());
-    const MatrixView<float> logits = sampler_.logits(inputs.num_samples(), false);
+    const MatrixView<float> logits = sampler_.logits(inputs.num_samples(), 0);
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
     UnpackStepArgs unpack{.previous = drawn_.previous()};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
@@ -245,10 +245,10 @@ class GraphExecutor {
 
   /// Bytes of device memory that one graph takes, measured with the largest.
   [[nodiscard]] std::size_t graph_bytes(Pool& kv) {
-    static_cast<void>(record(limits_.max_num_seqs, kv, Recorded::step));  // loads kernels
+    static_cast<void>(record(limits_.max_num_seqs, kv, {}));  // loads kernels
     backend_.synchronize();
     const std::size_t before = backend_.available_memory();
-    const StepGraph graph = record(limits_.max_num_seqs, kv, Recorded::step);
+    const StepGraph graph = record(limits_.max_num_seqs, kv, {});
     backend_.synchronize();
     return before - std::min(before, backend_.available_memory());
   }
@@ -261,24 +261,24 @@ class GraphExecutor {
         !memory_.has_room(inputs.fields())) {
       return nullptr;
     }
-    const bool by_shard = sampler_.has_shards() && inputs.is_drawn_by_shard();
+    const int way = sampler_.way_of(inputs);
     if (inputs.fields().forward.shared_prefixes.size > 0)
-      return graphs_.find(by_shard ? Recorded::sharing_shard_step : Recorded::sharing_step, n);
-    if (kHasPlainSteps && inputs.all_plain()) return graphs_.find(Recorded::plain_step, n);
-    return graphs_.find(by_shard ? Recorded::shard_step : Recorded::step, n);
+      return graphs_.find({Recorded::sharing_step, way}, n);
+    if (kHasPlainSteps && inputs.all_plain()) return graphs_.find(plain_step(), n);
+    return graphs_.find({Recorded::step, way}, n);
   }
 
   /// The graph for the logits of a deferred step, recorded at first need; null if it has none.
   [[nodiscard]] const SizedGraph* deferred_graph(const StepInputs& inputs, Pool& kv) {
     const std::int64_t n = inputs.num_decodes();
-    const SizedGraph* const step = graphs_.find(Recorded::step, n);
+    const SizedGraph* const step = graphs_.find({}, n);
     if (step == nullptr || n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
         inputs.has_chunk_rows())
       return nullptr;
     const std::int64_t size = step->first;
-    const SizedGraph* const recorded = graphs_.find_exactly(Recorded::logits, size);
+    const SizedGraph* const recorded = graphs_.find_exactly({Recorded::logits}, size);
     if (recorded != nullptr) return recorded;
-    return &graphs_.add(Recorded::logits, size, record(size, kv, Recorded::logits));
+    return &graphs_.add({Recorded::logits}, size, record(size, kv, {Recorded::logits}));
   }
 
   /// What puts a decode step into the arrays that the graph of `size` rows reads, and tells the
@@ -304,16 +304,19 @@ class GraphExecutor {
     return false;
   }
 
+  /// Steps of plain rows, which the last way takes.
+  [[nodiscard]] Recorded plain_step() const {
+    return {Recorded::plain_step, sampler_.num_ways() - 1};
+  }
   /// The graphs of a size: for any step; for steps of plain rows, where the backend has a shorter
-  /// way for them; for steps whose sequences share prefixes, where the limits allow for such; and
-  /// for those that ranks draw by shard, where they do. The one that gathers most comes first.
+  /// way for them; and for steps whose sequences share prefixes, where the limits allow for such;
+  /// each of the ways to draw. The one that gathers most comes first.
   [[nodiscard]] std::vector<Recorded> kinds_of(std::int64_t size) const {
-    std::vector<Recorded> out{Recorded::step};
-    if (kHasPlainSteps) out.push_back(Recorded::plain_step);
-    if (sampler_.has_shards()) out.push_back(Recorded::shard_step);
-    if (!shares_prefixes(size)) return out;
-    out.push_back(Recorded::sharing_step);
-    if (sampler_.has_shards()) out.push_back(Recorded::sharing_shard_step);
+    std::vector<Recorded> out{Recorded{}};
+    if (kHasPlainSteps) out.push_back(plain_step());
+    for (int way = 1; way < sampler_.num_ways(); ++way) out.push_back({Recorded::step, way});
+    for (int way = 0; way < sampler_.num_ways() && shares_prefixes(size); ++way)
+      out.push_back({Recorded::sharing_step, way});
     return out;
   }
 
@@ -347,17 +350,14 @@ class GraphExecutor {
   void decode(std::int64_t size, Pool& kv, Recorded what) {
     const StepBatch<ViewOf> step = memory_.padded_views(size);
     ForwardBatch batch{step.forward, size};
-    if (what != Recorded::sharing_step && what != Recorded::sharing_shard_step)
-      batch.shared_prefixes = {}, batch.prefix_members = {};
+    if (what.kind != Recorded::sharing_step) batch.shared_prefixes = {}, batch.prefix_members = {};
     batch.logit_rows = {nullptr, {size}};  // all
-    const bool plain = what == Recorded::plain_step;
-    const bool by_shard = sampler_.has_shards() && (plain || what == Recorded::shard_step ||
-                                                    what == Recorded::sharing_shard_step);
-    const MatrixView<float> logits = sampler_.logits(size, by_shard);
+    const bool plain = what.kind == Recorded::plain_step;
+    const MatrixView<float> logits = sampler_.logits(size, what.way);
     StepKv<Backend, Pool> step_kv(backend_, kv);
     hidden_.forward(network_, batch, step_kv, logits);
-    if (what == Recorded::logits) return;
-    sampler_.run(drawn_.graph_draw(logits, step.sampling, plain), by_shard);
+    if (what.kind == Recorded::logits) return;
+    sampler_.run(drawn_.graph_draw(logits, step.sampling, plain), what.way);
     if constexpr (kPublishes) {
       backend_.run(drawn_.publication(place_.data(), size));
     }
@@ -371,11 +371,10 @@ class GraphExecutor {
     UnpackStepArgs unpack{.previous = drawn_.previous()};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
     backend_.run(unpack);
-    const bool by_shard = is_drawn && sampler_.has_shards() && inputs.is_drawn_by_shard();
-    const MatrixView<float> logits = sampler_.logits(m, by_shard);
+    const int way = is_drawn ? sampler_.way_of(inputs) : 0;
+    const MatrixView<float> logits = sampler_.logits(m, way);
     hidden_.forward(network_, forward_batch(step, inputs), kv, logits);
-    if (is_drawn)
-      sampler_.run(drawn_.draw(logits, step.sampling, top, inputs.all_plain()), by_shard);
+    if (is_drawn) sampler_.run(drawn_.draw(logits, step.sampling, top, inputs.all_plain()), way);
   }
 
   Network& network_;

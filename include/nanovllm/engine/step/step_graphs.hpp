@@ -2,10 +2,10 @@
 /// The graphs of an executor: which sizes of steps have one, and which step takes which.
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
+#include <compare>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -26,17 +26,13 @@ namespace nanovllm {
 }
 
 /// What a graph computes: a step, one whose rows are all plain for the sampler, one whose decodes
-/// read shared prefixes once, logits alone, or a step and one with shared prefixes that ranks draw
-/// from their shards of the vocabulary.
-enum class Recorded : std::uint8_t {
-  step,
-  plain_step,
-  sharing_step,
-  logits,
-  shard_step,
-  sharing_shard_step
+/// read shared prefixes once, or logits alone; and in which of a sampler's ways it draws.
+struct Recorded {
+  enum Kind : std::uint8_t { step, plain_step, sharing_step, logits };
+  Kind kind = step;
+  int way = 0;
+  auto operator<=>(const Recorded&) const = default;
 };
-inline constexpr std::size_t kNumRecorded = 6;
 
 /// Graphs by what they compute and by size.
 template <class Graph>
@@ -44,13 +40,11 @@ class StepGraphs {
  public:
   using Sized = std::pair<std::int64_t, Graph>;  ///< rows, and the graph
 
-  void clear() {
-    for (auto& list : lists_) list.clear();
-  }
+  void clear() { lists_.clear(); }
 
   /// Adds one of a size that there is none of; returns it.
   const Sized& add(Recorded what, std::int64_t size, Graph graph) {
-    std::vector<Sized>& list = lists_[static_cast<std::size_t>(what)];
+    std::vector<Sized>& list = lists_[what];
     const auto larger = std::find_if(list.begin(), list.end(),
                                      [&](const Sized& other) { return other.first <= size; });
     return *list.emplace(larger, size, std::move(graph));
@@ -58,7 +52,9 @@ class StepGraphs {
 
   /// The smallest of `rows` rows or more, or null.
   [[nodiscard]] const Sized* find(Recorded what, std::int64_t rows) const {
-    const std::vector<Sized>& list = lists_[static_cast<std::size_t>(what)];
+    const auto found = lists_.find(what);
+    if (found == lists_.end()) return nullptr;
+    const std::vector<Sized>& list = found->second;
     const auto smaller = std::find_if(list.begin(), list.end(),
                                       [&](const Sized& graph) { return graph.first < rows; });
     return smaller == list.begin() ? nullptr : &*std::prev(smaller);
@@ -71,7 +67,7 @@ class StepGraphs {
   }
 
  private:
-  std::array<std::vector<Sized>, kNumRecorded> lists_;  ///< each by size, descending
+  std::map<Recorded, std::vector<Sized>> lists_;  ///< each by size, descending
 };
 
 }  // namespace nanovllm

@@ -77,8 +77,15 @@ class StepInputs {
   [[nodiscard]] bool wants_logprobs() const { return header_.wants_logprobs; }
   /// Whether all samples are plain (`is_plain`) and none has banned tokens.
   [[nodiscard]] bool all_plain() const { return header_.all_plain; }
-  /// Whether shards of the vocabulary can draw all samples (`is_drawn_by_shard`).
-  [[nodiscard]] bool is_drawn_by_shard() const { return header_.is_drawn_by_shard; }
+  /// Whether test(row, whether it has banned tokens) holds for the settings of all samples.
+  template <class Test>
+  [[nodiscard]] bool all_rows(const Test& test) const {
+    const auto rows = array_at<SamplingRow>(bytes().data(), fields().sampling.rows);
+    const auto starts = array_at<std::int32_t>(bytes().data(), fields().sampling.banned.starts);
+    for (std::int64_t r = 0; r < rows.extent(0); ++r)
+      if (!test(rows.data[r], starts.data[r] < starts.data[r + 1])) return false;
+    return true;
+  }
 
  private:
   struct Header {
@@ -89,7 +96,6 @@ class StepInputs {
     bool has_chunk_rows = false;
     bool wants_logprobs = false;
     bool all_plain = false;
-    bool is_drawn_by_shard = false;
     bool is_deferred = false;
   };
   static_assert(std::is_trivially_copyable_v<Header>);
@@ -145,7 +151,6 @@ class StepInputs {
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/token_source.hpp"
-#include "nanovllm/with/shards/shard_draw.hpp"
 
 namespace nanovllm {
 
@@ -175,15 +180,10 @@ NANOVLLM_INLINE void StepInputs::pack(const StepPlan& plan, const HostSamplingBa
   header_.max_logprobs = 0;
   header_.wants_logprobs = false;
   header_.all_plain = sampling.banned.values.empty();
-  header_.is_drawn_by_shard = !header_.is_deferred;
-  for (std::size_t r = 0; r < sampling.rows.size(); ++r) {
-    const SamplingRow& sample = sampling.rows[r];
-    const bool has_bans = sampling.banned.starts[r] < sampling.banned.starts[r + 1];
+  for (const SamplingRow& sample : sampling.rows) {
     header_.max_logprobs = std::max(header_.max_logprobs, sample.num_logprobs);
     header_.wants_logprobs |= sample.num_logprobs >= 0;
     header_.all_plain = header_.all_plain && is_plain(sample);
-    header_.is_drawn_by_shard =
-        header_.is_drawn_by_shard && nanovllm::is_drawn_by_shard(sample, has_bans);
   }
   arena_.pack(Parts{forward_, sampling, plan.copies_down, plan.block_copies, plan.copies_up});
   header_.fields = arena_.fields();

@@ -49,7 +49,7 @@ class Decoder {
   /// Computes the tokens of `in`, stores their K and V in the layers of `kv`, and writes the logits
   /// of `in.logit_rows`, [m, padded_vocab_size()], of which the first vocab_size() columns count,
   /// and the hidden states of `in.hidden_rows`, [h, hidden_size()]. All ranks call this together
-  /// and all get the same, but for logits of a shard's columns (with/shards/vocab_shard.hpp).
+  /// and all get the same, but where logits have `part_width()` columns of `lm_head()`.
   template <class Batch, class KvCache>
   void forward(const Batch& in, KvCache& kv, MatrixView<float> logits,
                typename Context::Rows hidden = {}) {

@@ -2,7 +2,6 @@
 /// The vocabulary's two ends: tokens to rows, and rows to logits. Each rank has a shard of it, or
 /// the whole table of embeddings.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,7 +11,6 @@
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/linear.hpp"
-#include "nanovllm/with/shards/vocab_shard.hpp"
 
 namespace nanovllm {
 
@@ -58,18 +56,9 @@ class LmHead {
   /// Columns that the logits have: the vocabulary, rounded up to equal shards.
   [[nodiscard]] std::int64_t width() const { return shard_rows_ * context_.comm.size(); }
 
-  /// See SharesVocabulary.
-  [[nodiscard]] VocabShard shard() const {
-    const std::int64_t first = context_.comm.rank() * shard_rows_;
-    return {.rank = context_.comm.rank(),
-            .num_ranks = context_.comm.size(),
-            .first_token = first,
-            .num_tokens = std::clamp<std::int64_t>(vocab_size_ - first, 0, shard_rows_),
-            .num_columns = shard_rows_};
-  }
-  void exchange(MatrixView<const float> part, MatrixView<float> whole) {
-    context_.comm.all_gather_columns(part, whole);
-  }
+  /// Columns of each rank's part of them, of ranks that are joined by `communicator()`.
+  [[nodiscard]] std::int64_t part_width() const { return shard_rows_; }
+  [[nodiscard]] Communicator& communicator() const { return context_.comm; }
 
   /// logits = x · weightᵀ: [m, width()] on all ranks, or of [m, shard_rows] each rank its own.
   /// Without rows in `weight`, of a model without a head, they are left as they are.

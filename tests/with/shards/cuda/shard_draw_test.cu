@@ -4,6 +4,8 @@
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/with/shards/cpu/shard_draw.hpp"
+#include "nanovllm/with/shards/cuda/shard_draw.cuh"
 #include "with/shards/shard_draw_cases.hpp"
 
 using namespace nanovllm;

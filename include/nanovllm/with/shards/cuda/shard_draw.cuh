@@ -20,6 +20,7 @@
 #include <limits>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/cuda/compiled_ops.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/sampling/filter.cuh"
@@ -30,11 +31,12 @@
 #include "nanovllm/cuda/sampling/select.cuh"
 #include "nanovllm/cuda/sampling/tuning.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
+#include "nanovllm/with/shards/cuda/pick_winner.cuh"
 #include "nanovllm/with/shards/shard_draw.hpp"
 
 namespace nanovllm::cuda {
 
-static_assert(kMaxShards * kShardTop <= kSelectCapacity);
+static_assert(kMaxShards * kShardTop <= kSelectCapacity && kWinnerWords == kPartWinnerWords);
 
 /// Shared memory of a block that surveys a row.
 struct SurveyShared {
@@ -336,5 +338,13 @@ template <class State>
 void run_op(const DrawShardArgs& args, State& state) {
   draw_shard(args, *state.sampler, state.context);
 }
+
+#if defined(NANOVLLM_CUDA_OPS)
+#define NANOVLLM_CUDA_SHARDS_OPS(extern_or_nothing)     \
+  NANOVLLM_CUDA_OP(extern_or_nothing, SurveyShardArgs); \
+  NANOVLLM_CUDA_OP(extern_or_nothing, DrawShardArgs);   \
+  NANOVLLM_CUDA_OP(extern_or_nothing, PickWinnerArgs)
+NANOVLLM_CUDA_SHARDS_OPS(extern);
+#endif
 
 }  // namespace nanovllm::cuda
