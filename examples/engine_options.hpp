@@ -5,6 +5,7 @@
 #include <nanovllm/engine/engine_config.hpp>
 #include <nanovllm/engine/request/progress.hpp>
 #include <nanovllm/with/moe/expert_parallel.hpp>
+#include <nanovllm/with/peers/options.hpp>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -111,7 +112,7 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
       .processes = std::move(processes),
       .on_load = load_progress_line(),
       .on_warning = warning_lines()};
-  if (options.disable_custom_all_reduce) config.peers.max_bytes = 0;
+  if (options.disable_custom_all_reduce) config.extras.set(PeerOptions{.max_bytes = 0});
   if (options.num_threads != 0) config.num_threads = options.num_threads;
   if (options.max_num_batched_tokens != 0)
     config.max_num_batched_tokens = options.max_num_batched_tokens;

@@ -22,6 +22,7 @@
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "nanovllm/with/moe/expert_parallel.hpp"
+#include "nanovllm/with/peers/options.hpp"
 #include "report.hpp"
 #include "sizing.hpp"
 
@@ -134,7 +135,7 @@ inline nv::EngineConfig engine_config(const Options& o, const nv::Qwen3Config& m
   for (const std::int64_t batch : o.batch_sizes)
     config.max_num_seqs = std::max(config.max_num_seqs, static_cast<int>(batch));
   if (o.overlap != "default") config.overlap = o.overlap == "on";
-  if (!o.peers) config.peers.max_bytes = 0;
+  if (!o.peers) config.extras.set(nv::PeerOptions{.max_bytes = 0});
   if (o.kv_blocks != 0) config.kv_size = nv::KvSize::blocks(o.kv_blocks);
   return config;
 }

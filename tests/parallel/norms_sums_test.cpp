@@ -113,6 +113,7 @@ class LateGroup : public NormingGroup {
 
 /// Takes options of peers, and keeps those that it was last made with.
 struct OptionsGroup : NormingGroup {
+  using Options = PeerOptions;
   explicit OptionsGroup(NormingGroup group) : NormingGroup(std::move(group)) {}
   static std::vector<OptionsGroup> make(int num_ranks, const PeerOptions& given = {}) {
     options = given;
@@ -178,7 +179,7 @@ TEST_CASE("sums of halves of a step beside other ops are those of the step", "[r
 TEST_CASE("a communicator that takes options of peers gets the engine's, after a reset too",
           "[ranks]") {
   EngineConfig config = ranks_config("fairytale", 2);
-  config.peers = {.max_bytes = 0, .limit = 7};
+  config.extras.set(PeerOptions{.max_bytes = 0, .limit = 7});
   Engine<AnyModel, OptionsPolicy> engine(config);
   CHECK(OptionsGroup::options.max_bytes == 0);
   CHECK(OptionsGroup::options.limit == 7);

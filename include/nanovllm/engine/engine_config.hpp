@@ -13,7 +13,6 @@
 #include "nanovllm/engine/request/progress.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/with/peers/options.hpp"
 
 namespace nanovllm {
 
@@ -29,10 +28,6 @@ struct EngineConfig {
   /// Settings of what is added to an engine by headers of with/, of a type each. One that nothing
   /// reads is a ConfigError.
   Extras extras{};
-  /// How ranks add through the memory of peers where the policy's Communicator is `PeerMemory`, as
-  /// in `CudaFullPolicy`. `{.max_bytes = 0}` leaves all to NCCL. Of several engines of a process
-  /// with a device in common, only the first adds through the memory of peers.
-  PeerOptions peers{};
   int device = 0;  ///< CUDA: ordinal of the first rank's device; the other ranks take the next ones
   /// CPU threads of all ranks, 4096 at most; unset: all of the machine's.
   std::optional<int> num_threads{};
@@ -74,8 +69,8 @@ struct EngineConfig {
   /// unset: threads of this process. Needs `Ranks = ProcessRanks` in the policy.
   std::shared_ptr<ProcessGroup> processes{};
   /// A step that runs longer ends its requests with an error; see Engine::health. Unset: there is
-  /// no limit but that of `peers`. Setting it costs a thread, and a hand-over between threads in
-  /// every step. Needs `Ranks = ThreadRanks` in the policy.
+  /// no limit but the Communicator's, if it has one. Setting it costs a thread, and a hand-over
+  /// between threads in every step. Needs `Ranks = ThreadRanks` in the policy.
   std::optional<std::chrono::duration<double>> step_timeout{};
   std::optional<std::uint64_t> seed{};  ///< of requests without their own; unset: a random one
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's

@@ -3,6 +3,7 @@
 
 #include <any>
 #include <concepts>
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -18,10 +19,13 @@ namespace nanovllm {
 /// nanovllm::EngineConfig config{.model = "Qwen3-30B-A3B", .extras = {nanovllm::ExpertParallel{}}};
 /// ```
 ///
-/// A type of settings has `unread()`: the sentence for a user who set it where nothing reads it, or
-/// an empty one where that does no harm.
+/// A type of settings may have `unread()`: the sentence for a user who set it where nothing reads
+/// it, or an empty one where that does no harm; and `shared()`: names and numbers of what must be
+/// the same in all processes of a group.
 class Extras {
  public:
+  using Numbers = std::vector<std::pair<const char*, std::int64_t>>;
+
   /// One of them.
   class Value {
    public:
@@ -30,12 +34,15 @@ class Extras {
         : value_(std::move(value)) {  // NOLINT(google-explicit-constructor)
       if constexpr (requires(const T& setting) { setting.unread(); })
         unread_ = [](const std::any& any) { return std::any_cast<const T&>(any).unread(); };
+      if constexpr (requires(const T& setting) { setting.shared(); })
+        shared_ = [](const std::any& any) { return std::any_cast<const T&>(any).shared(); };
     }
 
    private:
     friend class Extras;
     std::any value_;
     std::string (*unread_)(const std::any&) = nullptr;
+    Numbers (*shared_)(const std::any&) = nullptr;
     mutable bool is_read_ = false;
   };
 
@@ -66,6 +73,17 @@ class Extras {
   void set(T value) {
     std::erase_if(values_, [](const Value& v) { return std::any_cast<T>(&v.value_) != nullptr; });
     values_.push_back(std::move(value));
+  }
+
+  /// What all of them share.
+  [[nodiscard]] Numbers shared() const {
+    Numbers out;
+    for (const Value& value : values_) {
+      if (value.shared_ == nullptr) continue;
+      const Numbers more = value.shared_(value.value_);
+      out.insert(out.end(), more.begin(), more.end());
+    }
+    return out;
   }
 
   /// Throws ConfigError for a setting that `find` and `of` were not asked for.

@@ -369,7 +369,7 @@ NANOVLLM_INLINE RunnerSetup choose_runner_setup(const EngineConfig& config,
                                                 const std::optional<RandomWeights>& weights) {
   RunnerSetup out{.config = {.num_ranks = config.tensor_parallel,
                              .num_threads = config.num_threads,
-                             .peers = config.peers,
+                             .extras = config.extras,
                              .first_device = config.device,
                              .limits = {.max_num_batched_tokens = batch.max_num_batched_tokens,
                                         .max_num_seqs = batch.max_num_seqs,
@@ -380,11 +380,6 @@ NANOVLLM_INLINE RunnerSetup choose_runner_setup(const EngineConfig& config,
                              .processes = config.processes,
                              .step_timeout = config.step_timeout},
                   .weights = {.checkpoint = checkpoint, .seed = weights ? weights->seed : 0}};
-  if (config.step_timeout) {
-    constexpr double kMost = 1e8;  // seconds; a limit of peers is below 1e9
-    double& limit = out.config.peers.limit;
-    limit = std::max(limit, std::min(config.step_timeout->count(), kMost));
-  }
   if (!config.on_load) return out;
   const auto loaded = std::make_shared<LoadProgress>();  // the stages after it say that all is
   out.weights.progress = [loaded, on_load = config.on_load](std::uint64_t done,

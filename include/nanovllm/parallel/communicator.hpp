@@ -26,10 +26,11 @@ namespace nanovllm {
 /// Optional: `attach(backend)` joins an end with its rank's device, called by all ranks at the same
 /// time; `hold()` returns a lock that keeps `abort` from taking the end away for a moment, held
 /// while the rank enqueues work that uses it; `join(processes)` makes this process's end of a group
-/// with one rank a process; `make(n, options)` and `join(processes, options)` take
-/// `EngineConfig::peers`; `all_reduce_add_norm(x, residual, weight, eps, out)` makes x the sum over
-/// all ranks and returns whether it has done what `add_rms_norm` does with it too, in fewer kernels
-/// and with the same bits; `Sums<Context>` is a way of its own in which a ResidualStream has sums.
+/// with one rank a process; `make(n, options)` and `join(processes, options)` take `Options`, one
+/// of EngineConfig::extras; `all_reduce_add_norm(x, residual, weight, eps, out)` makes x the sum
+/// over all ranks and returns whether it has done what `add_rms_norm` does with it too, in fewer
+/// kernels and with the same bits; `Sums<Context>` is a way of its own in which a ResidualStream
+/// has sums.
 /// `throw_if_late()` throws when a rank did not come in time to a call that was waiting for it, and
 /// what was computed since is garbage. `kOnDevice` is true where rows are in a GPU's memory.
 template <class C>
@@ -44,9 +45,9 @@ concept CommunicatorLike = std::movable<C> &&
   comm.abort();
 };
 
-/// Whether engines make `C` with `options`, their `EngineConfig::peers`.
-template <class C, class Options>
-concept TakesOptions = requires(int num_ranks, const Options& options) {
+/// Whether engines make `C` with settings, its `Options`.
+template <class C>
+concept TakesOptions = requires(int num_ranks, const typename C::Options& options) {
   { C::make(num_ranks, options) } -> std::same_as<std::vector<C>>;
 };
 

@@ -23,6 +23,7 @@
 #include "nanovllm/api/c/library.inc"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/with/moe/expert_parallel.hpp"
+#include "nanovllm/with/peers/options.hpp"
 
 using namespace nanovllm;
 
@@ -170,7 +171,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK(config.max_num_seqs == defaults.max_num_seqs);
   CHECK(config.tensor_parallel == defaults.tensor_parallel);
   CHECK(config.extras.find<ExpertParallel>() == nullptr);
-  CHECK(config.peers.max_bytes == defaults.peers.max_bytes);
+  CHECK(config.extras.find<PeerOptions>() == nullptr);
   CHECK(config.disk_kv_bytes == defaults.disk_kv_bytes);
   CHECK(config.prefix_caching);
   CHECK_FALSE(config.kv_size);
@@ -207,7 +208,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK(config.tensor_parallel == 4);
   CHECK(config.extras.of<ExpertParallel>().on);
   CHECK(config.extras.find<ExpertParallel>() != nullptr);
-  CHECK(config.peers.max_bytes == 0);
+  CHECK(config.extras.of<PeerOptions>().max_bytes == 0);
   CHECK(config.num_threads == 3);
   CHECK(config.max_num_seqs == 5);
   CHECK(config.max_num_batched_tokens == 64);

@@ -15,6 +15,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "nanovllm/mpi.hpp"
+#include "nanovllm/with/peers/options.hpp"
 #include "parallel/ranks_rig.hpp"
 #include "with/mpi/world.hpp"
 
@@ -79,7 +80,7 @@ TEST_CASE("TP 2 in processes = TP 2 in threads = TP 1 in float32", "[ranks]") {
   for (int round = 0; round < 2; ++round) {         // a group serves one engine after the other
     const std::vector<Trace> processes = serve_in_processes<Engine32>(config);
     config.step_timeout.reset();
-    config.peers.max_bytes = 0;  // by NCCL alone, on GPUs
+    config.extras.set(PeerOptions{.max_bytes = 0});  // by NCCL alone, on GPUs
     if (world()->rank() != 0) continue;
     const auto threads = serve_on_threads<Engine32>(ranks_config(model, 2));
     check_near(processes, serve_on_threads<Engine32>(ranks_config(model, 1)), kFloat32Bound);
@@ -162,7 +163,7 @@ TEST_CASE("processes that do not fit together say so on all ranks, before anythi
     CHECK_THAT(refusal(config), Contains("max_num_seqs is 9 on rank 1 and 8 on rank 0"));
   }
   SECTION("how peers add") {
-    config.peers.max_bytes = is_odd ? 0 : 8192;
+    config.extras.set(PeerOptions{.max_bytes = is_odd ? 0 : 8192});
     CHECK_THAT(refusal(config),
                Contains("PeerOptions::max_bytes is 0 on rank 1 and 8192 on rank 0"));
   }

@@ -69,7 +69,7 @@ EngineConfig two_ranks(int max_num_batched_tokens) {
 template <class Policy>
 std::vector<Trace> run(int max_num_batched_tokens = 64, const PeerOptions& peers = {}) {
   EngineConfig config = two_ranks(max_num_batched_tokens);
-  config.peers = peers;
+  config.extras.set(peers);
   Engine<AnyModel, Policy> engine(wide_model(), RandomWeights{.seed = 3}, config);
   return serve(engine);
 }

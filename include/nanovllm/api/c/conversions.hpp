@@ -23,6 +23,7 @@
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/with/moe/expert_parallel.hpp"
+#include "nanovllm/with/peers/options.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/pooling/reranker.hpp"
 
@@ -185,7 +186,7 @@ struct EngineChoice {
   if (c.tensor_parallel != 0) config.tensor_parallel = c.tensor_parallel;
   if (read_flag(c.expert_parallel, "expert_parallel")) config.extras.set(ExpertParallel{});
   if (read_flag(c.disable_custom_all_reduce, "disable_custom_all_reduce"))
-    config.peers.max_bytes = 0;
+    config.extras.set(PeerOptions{.max_bytes = 0});
   if (c.num_threads != 0) config.num_threads = c.num_threads;
   if (c.max_num_seqs != 0) config.max_num_seqs = c.max_num_seqs;
   if (c.max_num_batched_tokens != 0) config.max_num_batched_tokens = c.max_num_batched_tokens;

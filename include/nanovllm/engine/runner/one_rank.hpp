@@ -43,8 +43,9 @@ class NoPeers {
   /// This process's ends of the communicator.
   template <class Communicator>
   [[nodiscard]] static std::vector<Communicator> make_ends(const RunnerConfig& config) {
-    if constexpr (TakesOptions<Communicator, decltype(config.peers)>) {
-      return Communicator::make(config.num_ranks, config.peers);
+    if constexpr (TakesOptions<Communicator>) {
+      return Communicator::make(config.num_ranks,
+                                options_of<typename Communicator::Options>(config));
     } else {
       return Communicator::make(config.num_ranks);
     }

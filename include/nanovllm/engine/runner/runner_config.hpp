@@ -12,9 +12,9 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/limits.hpp"
+#include "nanovllm/engine/extras.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/with/peers/options.hpp"
 
 namespace nanovllm {
 
@@ -23,7 +23,7 @@ class ProcessGroup;
 struct RunnerConfig {
   int num_ranks = 1;
   std::optional<int> num_threads{};  ///< of all ranks on this host; unset: all of the machine's
-  PeerOptions peers{};               ///< see EngineConfig
+  Extras extras{};                   ///< see EngineConfig
   int first_device = 0;  ///< of this host's first rank; the others take the following ones
   StepLimits limits{};
   int block_size = KvConfig{}.block_size;             ///< tokens of a KV block
@@ -39,6 +39,17 @@ struct RunnerConfig {
     return std::max(1, all / ranks_on_host);
   }
 };
+
+/// The settings of a communicator that takes some, its `Options`. Those that limit a time have a
+/// member `allow_step(seconds)`, since no step may be cut short.
+template <class Options>
+[[nodiscard]] Options options_of(const RunnerConfig& config) {
+  auto out = config.extras.of<Options>();
+  if constexpr (requires { out.allow_step(1.); }) {
+    if (config.step_timeout) out.allow_step(config.step_timeout->count());
+  }
+  return out;
+}
 
 /// A number that must be the same on all ranks.
 struct SharedSetting {

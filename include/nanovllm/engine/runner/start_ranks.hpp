@@ -41,10 +41,8 @@ template <class Model, class Group>
       {"block_size", config.block_size},
       {"max_num_batched_tokens", config.limits.max_num_batched_tokens},
       {"max_model_len", config.limits.max_model_len},
-      {"max_num_seqs", config.limits.max_num_seqs},
-      {"PeerOptions::max_bytes", config.peers.max_bytes},
-      {"PeerOptions::measures", config.peers.measures},
-      {"PeerOptions::min_overlapped_bytes", config.peers.min_overlapped_bytes}};
+      {"max_num_seqs", config.limits.max_num_seqs}};
+  for (const auto& [name, value] : config.extras.shared()) out.push_back({name, value});
   for (const auto& [name, value] : model_settings(model)) out.push_back({name, value});
   return out;
 }

@@ -48,8 +48,9 @@ class ProcessPeers {
                        "tensor_parallel = ", config.num_ranks, ", but there are ",
                        config.processes->size(), " processes of one rank each");
     std::vector<Communicator> out;
-    if constexpr (requires { Communicator::join(config.processes, config.peers); }) {
-      out.push_back(Communicator::join(config.processes, config.peers));
+    if constexpr (TakesOptions<Communicator>) {
+      const auto options = options_of<typename Communicator::Options>(config);
+      out.push_back(Communicator::join(config.processes, options));
     } else if constexpr (requires { Communicator::join(config.processes); }) {
       out.push_back(Communicator::join(config.processes));
     }

@@ -50,6 +50,7 @@ class PeerMemory {
  public:
   static constexpr bool kRankOrder = false;
   static constexpr bool kOnDevice = true;
+  using Options = PeerOptions;
   template <class Context>
   using Sums = SumsInHalves<Context>;
 
