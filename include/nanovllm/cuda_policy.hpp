@@ -15,6 +15,7 @@ class CudaBackend;
 class Nccl;
 class PeerMemory;
 struct DiskTier;
+struct VocabShards;
 
 /// bfloat16 on CUDA devices. What is not here is as in `DefaultPolicy`.
 struct CudaPolicy : DefaultPolicy {
@@ -25,6 +26,7 @@ struct CudaPolicy : DefaultPolicy {
 #else
   using Communicator = Single;  ///< several devices need NCCL
 #endif
+  using Draws = VocabShards;  ///< several devices draw each from its part of the vocabulary
   /// Blocks of 64 tokens are one TMA box a head.
   static constexpr KvConfig kv{.block_size = 64};
 };

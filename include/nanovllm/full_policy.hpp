@@ -15,6 +15,7 @@ namespace nanovllm {
 struct FullPolicy : DefaultPolicy {
   using Tiers = DiskTier;
   using Ranks = ThreadRanks;
+  using Draws = VocabShards;
 };
 
 /// The same in float32.

@@ -17,6 +17,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"
@@ -46,6 +47,7 @@ struct DefaultPolicy {
   /// Rules for what may be drawn.
   using LogitsProcessors = StandardLogitsProcessors<>;
   using LogitsFunctor = NoLogitsFunctor;  ///< what is done to every logit of requests that ask
+  using Draws = WholeRows;                ///< from what ranks draw: rows, or shards of them
   template <int kBlockSize>
   using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
   /// Where blocks are kept that the device's pool has no room for.

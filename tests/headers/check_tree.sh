@@ -241,7 +241,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     wings_of["with/any/"] = "with/eight_bits/ with/gguf/ with/gpt2/ with/moe/ with/pooling/"
     wings_of["with/batch_invariant/"] = "with/moe/"
     wings_of["with/moe/"] = "with/eight_bits/"
-    wings_of["with/mpi/"] = "with/shards/"
     wings_of["with/tiers/"] = "with/sessions/"
     num_wings = split("batch_invariant eight_bits gguf gpt2 moe mpi peers pooling radix sessions shards " \
                       "tiers any", wings, " ")

@@ -495,6 +495,32 @@ struct Wrong : DefaultPolicy {
 inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
 }  // namespace backend_half_asynchronous
 
+// ---- Draws ----
+
+namespace draws_no_type {
+// says: nanovllm: the policy's Draws must be a public type
+struct Wrong : DefaultPolicy {
+  static constexpr int Draws = 1;
+};
+inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
+}  // namespace draws_no_type
+
+namespace draws_without_a_sampler {
+// says: nanovllm: the policy's Draws must have 'template <class Network, class Backend> using Sampler'
+struct Wrong : DefaultPolicy {
+  using Draws = Nothing;
+};
+inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
+}  // namespace draws_without_a_sampler
+
+namespace draws_misspelt {
+// says: name is almost that of the slot 'Draws'
+struct Wrong : DefaultPolicy {
+  using Draw = WholeRows;
+};
+inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
+}  // namespace draws_misspelt
+
 // ---- By way of make_engine ----
 
 namespace made_engine {

@@ -12,6 +12,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/type_name.hpp"
+#include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/policy_checks.hpp"
 #include "nanovllm/engine/policy_names.hpp"
@@ -36,8 +37,10 @@ namespace detail {
 
 // Slots that a policy need not have: whether there is anything of the name.
 struct OptionalSlots {
-  static int Weight, Activation, KvElement, Communicator, LogitsFunctor, Executor, Blocks;
+  static int Weight, Activation, KvElement, Communicator, LogitsFunctor, Draws, Executor, Blocks;
 };
+template <template <class Network, class Backend> class>
+struct IsSampler {};
 template <class P>
 using OptionalProbe = NameProbe<P, OptionalSlots>;
 
@@ -281,6 +284,20 @@ consteval bool check_policy_slots() {
                   "nanovllm: the policy's Communicator must be movable and offer make(int), "
                   "rank(), size(), all_reduce(matrix), all_gather_columns(part, whole) and "
                   "abort(); see parallel/communicator.hpp and docs/policies.md");
+  } else if constexpr (
+      !requires { typename P::Draws; } && !requires { detail::OptionalProbe<P>::Draws; }) {
+    static_assert(kFits<P>,
+                  "nanovllm: the policy's Draws must be a public type; see docs/policies.md");
+  } else if constexpr (detail::IsOnlyDeclared<typename DrawsOf<P>::type>) {
+    static_assert(kFits<typename DrawsOf<P>::type>,
+                  "nanovllm: the policy's Draws is declared here and not defined; the header that "
+                  "has it is missing");
+  } else if constexpr (!requires {
+                         typename detail::IsSampler<DrawsOf<P>::type::template Sampler>;
+                       }) {
+    static_assert(kFits<typename DrawsOf<P>::type>,
+                  "nanovllm: the policy's Draws must have 'template <class Network, class Backend> "
+                  "using Sampler', as WholeRows; see engine/draw/step_sampler.hpp");
   } else if constexpr (
       !requires { detail::OptionalProbe<P>::Executor; } &&
       !requires { typename detail::IsTemplate<P::template Executor>; }) {

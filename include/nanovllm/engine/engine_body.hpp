@@ -65,6 +65,7 @@ template <class Policy>
                 "\nPreemption     ", type_name<typename Policy::Preemption>(),        //
                 "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),  //
                 "\nLogitsFunctor  ", type_name<typename Policy::LogitsFunctor>(),     //
+                "\nDraws          ", type_name<typename DrawsOf<Policy>::type>(),     //
                 "\nPrefixCache    ", type_name<Cache>(),                              //
                 "\nTiers          ", type_name<typename Policy::Tiers>(),             //
                 "\nkv             block_size = ", Policy::kv.block_size,              //

@@ -107,6 +107,10 @@
   use(LogitsFunctorr) use(logitsFunctor) use(logits_functor) use(logitsfunctor) \
   use(LogitsFunctors) use(LogitsFunction) use(LogitFunctors) use(Logitsfunctor) \
   use(LogitsFuncter)
+#define NANOVLLM_NEAR_DRAWS(use) \
+  use(raws) use(Daws) use(Drws) use(Dras) use(Draw) use(rDaws) use(Darws) use(Drwas) use(Drasw) \
+  use(DDraws) use(Drraws) use(Draaws) use(Drawws) use(Drawss) use(draws) use(DrawPolicy) \
+  use(VocabDraws) use(StepSampler) use(Sampler)
 #define NANOVLLM_NEAR_EXECUTOR(use) \
   use(xecutor) use(Eecutor) use(Excutor) use(Exeutor) use(Exector) use(Execuor) use(Executr) \
   use(Executo) use(xEecutor) use(Eexcutor) use(Exceutor) use(Exeuctor) use(Exectuor) \
@@ -130,6 +134,7 @@
   use(Tiers, NANOVLLM_NEAR_TIERS) \
   use(LogitsProcessors, NANOVLLM_NEAR_LOGITS_PROCESSORS) \
   use(LogitsFunctor, NANOVLLM_NEAR_LOGITS_FUNCTOR) \
+  use(Draws, NANOVLLM_NEAR_DRAWS) \
   use(Executor, NANOVLLM_NEAR_EXECUTOR) \
   use(kv, NANOVLLM_NEAR_KV)
 // clang-format on
@@ -195,6 +200,7 @@ NANOVLLM_FOR_EACH_NEAR(NANOVLLM_NEAR_SLOT)
 #undef NANOVLLM_NEAR_TIERS
 #undef NANOVLLM_NEAR_LOGITS_PROCESSORS
 #undef NANOVLLM_NEAR_LOGITS_FUNCTOR
+#undef NANOVLLM_NEAR_DRAWS
 #undef NANOVLLM_NEAR_EXECUTOR
 #undef NANOVLLM_NEAR_KV
 
@@ -291,6 +297,10 @@ consteval bool check_policy_names() {
     static_assert(kFits<decltype(detail::near_LogitsFunctor<P>())>,
                   "nanovllm: the policy has a member that is no slot and would be ignored; its "
                   "name is almost that of the slot 'LogitsFunctor'; see docs/policies.md");
+  } else if constexpr (!std::same_as<decltype(detail::near_Draws<P>()), void*>) {
+    static_assert(kFits<decltype(detail::near_Draws<P>())>,
+                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
+                  "name is almost that of the slot 'Draws'; see docs/policies.md");
   } else if constexpr (!std::same_as<decltype(detail::near_Executor<P>()), void*>) {
     static_assert(kFits<decltype(detail::near_Executor<P>())>,
                   "nanovllm: the policy has a member that is no slot and would be ignored; its "

@@ -10,8 +10,8 @@
 namespace nanovllm {
 
 /// One executor's, for rows of a network that is `Network`. Whole rows are way 0, the only one
-/// here. A specialisation may have others, numbered from 1, which need not take all steps; the last
-/// takes those whose rows are all plain.
+/// here. Another sampler, that of a policy's `Draws`, may have others, numbered from 1, which need
+/// not take all steps; the last takes those whose rows are all plain.
 template <class Network, class Backend>
 class StepSampler {
  public:
@@ -43,6 +43,23 @@ class StepSampler {
   Network& network_;
   Backend& backend_;
   typename Backend::template Buffer<float> logits_;  // [max_rows, padded vocab]
+};
+
+/// The default slot `Draws` of a policy: what samplers its executors have.
+struct WholeRows {
+  template <class Network, class Backend>
+  using Sampler = StepSampler<Network, Backend>;
+};
+
+/// The policy's Draws; WholeRows where it has none.
+template <class Policy>
+struct DrawsOf {
+  using type = WholeRows;
+};
+template <class Policy>
+requires requires { typename Policy::Draws; }
+struct DrawsOf<Policy> {
+  using type = typename Policy::Draws;
 };
 
 }  // namespace nanovllm

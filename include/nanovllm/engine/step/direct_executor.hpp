@@ -26,7 +26,8 @@ namespace nanovllm {
 
 /// One rank's steps: `launch` computes, `wait` hands out. All ranks of a group draw the same
 /// tokens.
-template <class Network, class Backend, class Pool, class Functor = NoLogitsFunctor>
+template <class Network, class Backend, class Pool, class Functor = NoLogitsFunctor,
+          class Draws = WholeRows>
 class DirectExecutor {
  public:
   static constexpr bool kGivesHidden = GivesHiddenRows<Network>;
@@ -114,7 +115,7 @@ class DirectExecutor {
   Backend& backend_;
   std::int64_t max_num_seqs_;
   StepMemory<Backend::template Buffer, /*kPadded=*/false> memory_;
-  StepSampler<Network, Backend> sampler_;
+  typename Draws::template Sampler<Network, Backend> sampler_;
   EditChain<Backend, Functor> edits_;
   HiddenRows<Network, Backend> hidden_;
   std::array<StepResultsMemory<Backend::template Buffer>, 2> results_;

@@ -8,6 +8,7 @@
 
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/step/direct_executor.hpp"
 #include "nanovllm/engine/step/graph_executor.hpp"
 #include "nanovllm/engine/step/runner_policy.hpp"
@@ -64,9 +65,10 @@ namespace detail {
 template <class Policy, class Network, class Backend, class Pool>
 struct ExecutorOf {
   using Functor = typename LogitsFunctorOf<Policy>::type;
-  using type =
-      std::conditional_t<Backend::kAsynchronous, GraphExecutor<Network, Backend, Pool, Functor>,
-                         DirectExecutor<Network, Backend, Pool, Functor>>;
+  using Draws = typename DrawsOf<Policy>::type;
+  using type = std::conditional_t<Backend::kAsynchronous,
+                                  GraphExecutor<Network, Backend, Pool, Functor, Draws>,
+                                  DirectExecutor<Network, Backend, Pool, Functor, Draws>>;
 };
 template <class Policy, class Network, class Backend, class Pool>
 requires requires { typename Policy::template Executor<Network, Backend, Pool>; }

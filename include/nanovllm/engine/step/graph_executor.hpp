@@ -51,7 +51,8 @@ namespace nanovllm {
 ///
 /// What a step draws stays on the device, too, where the next step finds the tokens that the host
 /// does not know yet. All ranks of a group draw the same tokens.
-template <class Network, class Backend, class Pool, class Functor = NoLogitsFunctor>
+template <class Network, class Backend, class Pool, class Functor = NoLogitsFunctor,
+          class Draws = WholeRows>
 class GraphExecutor {
   template <class U>
   using Buffer = typename Backend::template Buffer<U>;
@@ -381,7 +382,7 @@ class GraphExecutor {
   Backend& backend_;
   StepLimits limits_;
   std::int64_t max_blocks_;
-  StepSampler<Network, Backend> sampler_;
+  typename Draws::template Sampler<Network, Backend> sampler_;
   StepMemory<Backend::template Buffer, /*kPadded=*/true> memory_;
   std::array<Slot, 2> slots_;
   Drawn drawn_;

@@ -1,15 +1,16 @@
 #pragma once
 /// The part of a policy that decides how steps are computed, and not which.
 
+#include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/ops/elements.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 
 namespace nanovllm {
 
-/// Elements, backend, ranks, communicator, functor, and whether there are blocks in host memory: a
-/// policy for a runner.
-template <class E, class B, class R, class C, class F, bool kHostPool>
+/// Elements, backend, ranks, communicator, functor, draws, and whether there are blocks in host
+/// memory: a policy for a runner.
+template <class E, class B, class R, class C, class F, class D, bool kHostPool>
 struct RunnerPolicy {
   struct Tiers {
     static constexpr bool kHasHostPool = kHostPool;
@@ -22,6 +23,7 @@ struct RunnerPolicy {
   using Ranks = R;
   using Communicator = C;
   using LogitsFunctor = F;
+  using Draws = D;
 };
 
 /// The policy's LogitsFunctor; NoLogitsFunctor where it has none.
@@ -44,7 +46,7 @@ template <class Policy>
 struct RunnerPolicyOf {
   using type = RunnerPolicy<ElementsOf<Policy>, typename Policy::Backend, typename Policy::Ranks,
                             CommunicatorOf<Policy>, typename LogitsFunctorOf<Policy>::type,
-                            Policy::Tiers::kHasHostPool>;
+                            typename DrawsOf<Policy>::type, Policy::Tiers::kHasHostPool>;
 };
 template <class Policy>
 requires requires { typename IsTemplate<Policy::template Executor>; }

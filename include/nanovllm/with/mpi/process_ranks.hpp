@@ -21,7 +21,6 @@
 #include "nanovllm/parallel/rank_threads.hpp"
 #include "nanovllm/with/mpi/host_group.hpp"
 #include "nanovllm/with/mpi/process_group.hpp"
-#include "nanovllm/with/shards/step_sampler.hpp"
 
 namespace nanovllm {
 

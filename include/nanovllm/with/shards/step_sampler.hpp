@@ -1,6 +1,6 @@
 #pragma once
 /// Draws by shard: where ranks share the vocabulary and no row needs whole rows, each rank draws
-/// from its own. Where this is included, executors of such networks do so.
+/// from its own.
 
 #include <algorithm>
 #include <concepts>
@@ -36,14 +36,19 @@ concept DrawsByShard = SharesVocabulary<Network> && requires(Network& network) {
 } && RunsOp<Backend, SurveyShardArgs> && RunsOp<Backend, DrawShardArgs> &&
     RunsOp<Backend, PickWinnerArgs>;
 
-/// One executor's, of which way 1 is to draw by shard.
+/// One executor's, of which way 1 is to draw by shard; others draw from whole rows alone.
+template <class Network, class Backend>
+class ShardSampler : public StepSampler<Network, Backend> {
+ public:
+  using StepSampler<Network, Backend>::StepSampler;
+};
 template <class Network, class Backend>
 requires DrawsByShard<Network, Backend>
-class StepSampler<Network, Backend> {
+class ShardSampler<Network, Backend> {
   using Buffer = typename Backend::template Buffer<float>;
 
  public:
-  StepSampler(Network& network, Backend& backend, std::int64_t max_rows)
+  ShardSampler(Network& network, Backend& backend, std::int64_t max_rows)
       : network_(network),
         backend_(backend),
         num_ranks_(network.lm_head().communicator().size()),
@@ -117,6 +122,12 @@ class StepSampler<Network, Backend> {
   Buffer logits_;            // [max_rows, padded vocab]
   Buffer survey_, surveys_;  // this rank's, and those of all
   Buffer winner_, winners_;
+};
+
+/// A policy's `Draws`: each rank draws from its part of the vocabulary where it can.
+struct VocabShards {
+  template <class Network, class Backend>
+  using Sampler = ShardSampler<Network, Backend>;
 };
 
 }  // namespace nanovllm
