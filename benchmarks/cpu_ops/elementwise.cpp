@@ -13,9 +13,7 @@
 #include "ceilings.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cpu/aligned_buffer.hpp"
-#include "nanovllm/cpu/kernels/qk_norm_rope_store.hpp"
-#include "nanovllm/cpu/kernels/rms_norm.hpp"
-#include "nanovllm/cpu/kernels/silu_mul.hpp"
+#include "nanovllm/cpu/kernels/rowwise.hpp"
 #include "options.hpp"
 
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nanovllm/cpu/backend.hpp"
-#include "nanovllm/cpu/kernels/rms_norm.hpp"
+#include "nanovllm/cpu/kernels/rowwise.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/parallel/thread_group.hpp"
 #include "nanovllm/with/peers/options.hpp"

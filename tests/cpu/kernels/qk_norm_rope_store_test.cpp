@@ -1,4 +1,4 @@
-#include "nanovllm/cpu/kernels/qk_norm_rope_store.hpp"
+#include "nanovllm/cpu/kernels/rowwise.hpp"
 
 #include <cstring>
 #include <set>

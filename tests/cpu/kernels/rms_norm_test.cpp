@@ -1,4 +1,4 @@
-#include "nanovllm/cpu/kernels/rms_norm.hpp"
+#include "nanovllm/cpu/kernels/rowwise.hpp"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "nanovllm/cpu/kernels/silu_mul.hpp"
+#include "nanovllm/cpu/kernels/rowwise.hpp"
 
 #include <cstring>
 

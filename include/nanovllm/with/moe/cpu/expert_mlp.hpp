@@ -13,7 +13,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
-#include "nanovllm/cpu/kernels/silu_mul.hpp"
+#include "nanovllm/cpu/kernels/rowwise.hpp"
 #include "nanovllm/cpu/linear/linear.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
 #include "nanovllm/cpu/scratch.hpp"
