@@ -26,10 +26,7 @@ namespace nanovllm::cpu {
 template <Element T, Element W>
 void rms_norm(const RmsNormArgs<T, W>& args, const Context& context) {
   validate(args);
-  const auto norm = NANOVLLM_PICK(context.isa, norm_rows<T, W>);
-  context.pool->parallel_for(
-      args.x.extent(0), kRowGrain,
-      [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });
+  for_rows(args.x.extent(0), args, NANOVLLM_PICK(context.isa, norm_rows<T, W>), context);
 }
 
 template <Element T, Element W>
@@ -41,10 +38,7 @@ void run_op(const RmsNormArgs<T, W>& args, Context& context) {
 template <Element T, Element W>
 void add_rms_norm(const AddRmsNormArgs<T, W>& args, const Context& context) {
   validate(args);
-  const auto norm = NANOVLLM_PICK(context.isa, add_norm_rows<T, W>);
-  context.pool->parallel_for(
-      args.x.extent(0), kRowGrain,
-      [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });
+  for_rows(args.x.extent(0), args, NANOVLLM_PICK(context.isa, add_norm_rows<T, W>), context);
 }
 
 template <Element T, Element W>
@@ -57,10 +51,7 @@ template <Element T>
 void rope(const RopeArgs<T>& args, const Context& context) {
   validate(args);
   check_positions("rope", args.positions, args.cos_sin.extent(0));
-  const auto rotate = NANOVLLM_PICK(context.isa, rotate_tokens<T>);
-  context.pool->parallel_for(
-      args.x.extent(0), kRowGrain,
-      [&](std::int64_t begin, std::int64_t end, int) { rotate(args, begin, end); });
+  for_rows(args.x.extent(0), args, NANOVLLM_PICK(context.isa, rotate_tokens<T>), context);
 }
 
 template <Element T>
@@ -72,10 +63,7 @@ void run_op(const RopeArgs<T>& args, Context& context) {
 template <Element T>
 void silu_mul(const SiluMulArgs<T>& args, const Context& context) {
   validate(args);
-  const auto rows = NANOVLLM_PICK(context.isa, silu_mul_rows<T>);
-  context.pool->parallel_for(
-      args.out.extent(0), kRowGrain,
-      [&](std::int64_t begin, std::int64_t end, int) { rows(args, begin, end); });
+  for_rows(args.out.extent(0), args, NANOVLLM_PICK(context.isa, silu_mul_rows<T>), context);
 }
 
 template <Element T>

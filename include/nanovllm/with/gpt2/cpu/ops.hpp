@@ -21,10 +21,7 @@ namespace nanovllm::cpu {
 template <Element T, Element W>
 void add_bias(const AddBiasArgs<T, W>& args, const Context& context) {
   validate(args);
-  const auto rows = NANOVLLM_PICK(context.isa, add_bias_rows<T, W>);
-  context.pool->parallel_for(
-      args.x.extent(0), kRowGrain,
-      [&](std::int64_t begin, std::int64_t end, int) { rows(args, begin, end); });
+  for_rows(args.x.extent(0), args, NANOVLLM_PICK(context.isa, add_bias_rows<T, W>), context);
 }
 
 template <Element T, Element W>
@@ -36,10 +33,7 @@ void run_op(const AddBiasArgs<T, W>& args, Context& context) {
 template <Element T, Element W>
 void bias_gelu(const BiasGeluArgs<T, W>& args, const Context& context) {
   validate(args);
-  const auto rows = NANOVLLM_PICK(context.isa, bias_gelu_rows<T, W>);
-  context.pool->parallel_for(
-      args.x.extent(0), kRowGrain,
-      [&](std::int64_t begin, std::int64_t end, int) { rows(args, begin, end); });
+  for_rows(args.x.extent(0), args, NANOVLLM_PICK(context.isa, bias_gelu_rows<T, W>), context);
 }
 
 template <Element T, Element W>
@@ -51,10 +45,7 @@ void run_op(const BiasGeluArgs<T, W>& args, Context& context) {
 template <Element T, Element W>
 void layer_norm(const LayerNormArgs<T, W>& args, const Context& context) {
   validate(args);
-  const auto norm = NANOVLLM_PICK(context.isa, layer_norm_rows<T, W>);
-  context.pool->parallel_for(
-      args.x.extent(0), kRowGrain,
-      [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });
+  for_rows(args.x.extent(0), args, NANOVLLM_PICK(context.isa, layer_norm_rows<T, W>), context);
 }
 
 template <Element T, Element W>
@@ -66,10 +57,7 @@ void run_op(const LayerNormArgs<T, W>& args, Context& context) {
 template <Element T, Element W>
 void add_layer_norm(const AddLayerNormArgs<T, W>& args, const Context& context) {
   validate(args);
-  const auto norm = NANOVLLM_PICK(context.isa, add_layer_norm_rows<T, W>);
-  context.pool->parallel_for(
-      args.x.extent(0), kRowGrain,
-      [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });
+  for_rows(args.x.extent(0), args, NANOVLLM_PICK(context.isa, add_layer_norm_rows<T, W>), context);
 }
 
 template <Element T, Element W>
