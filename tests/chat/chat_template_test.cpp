@@ -12,6 +12,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -19,6 +20,7 @@
 
 #include "catch.hpp"
 #include "chat/templates.hpp"
+#include "nanovllm/api/chat/answer_form.hpp"
 #include "nanovllm/api/chat/jinja_programs.hpp"
 #include "nanovllm/chat/lazy_chat_template.hpp"
 #include "nanovllm/io/checkpoint.hpp"
@@ -267,7 +269,7 @@ TEST_CASE("Qwen3's templates render the reference conversations as Jinja2 does")
   REQUIRE(num_rendered == 102);
 
   using nv::Reasoning;
-  const auto form = [&](const char* name) { return read_once.at(name).answer_form(); };
+  const auto form = [&](const char* name) { return answer_form(read_once.at(name)); };
   CHECK(form("qwen3").reasoning ==
         std::array{Reasoning::optional, Reasoning::none, Reasoning::optional});
   CHECK(form("qwen3_release_day").reasoning == form("qwen3").reasoning);
@@ -276,10 +278,34 @@ TEST_CASE("Qwen3's templates render the reference conversations as Jinja2 does")
   CHECK(form("qwen3_instruct_2507").reasoning_of({}) == Reasoning::none);
   for (const auto& [name, one] : read_once) {
     CAPTURE(name);
-    CHECK(one.answer_form().tool_call_format == nv::ToolCallFormat::hermes);
-    CHECK(one.answer_form().shows_thoughts == (name != "qwen3_instruct_2507"));
+    CHECK(answer_form(one).tool_call_format == nv::ToolCallFormat::hermes);
+    CHECK(answer_form(one).shows_thoughts == (name != "qwen3_instruct_2507"));
     CHECK(one.turn_end() == "<|im_end|>");
   }
+}
+
+TEST_CASE("what is found out about a template is found once for all its copies") {
+  static int num_calls = 0;
+  const auto find = [](const nv::ChatTemplate&) -> std::shared_ptr<const void> {
+    ++num_calls;
+    return std::make_shared<const int>(num_calls);
+  };
+  const auto other = [](const nv::ChatTemplate&) -> std::shared_ptr<const void> {
+    return std::make_shared<const int>(-1);
+  };
+  const nv::ChatTemplate one = nv::ChatTemplate::chatml(), copy = one;
+  const auto number = [](const std::shared_ptr<const void>& found) {
+    return *static_cast<const int*>(found.get());
+  };
+  CHECK(number(one.found_by(find)) == 1);
+  CHECK(number(one.found_by(other)) == -1);
+  CHECK(number(copy.found_by(find)) == 1);
+  CHECK(number(copy.with_special_tokens({}).found_by(find)) == 1);
+  CHECK(number(nv::ChatTemplate::chatml().found_by(find)) == 2);  // another one
+  const auto own = nv::ChatTemplate::custom([](const auto&, const auto&) { return ""; });
+  CHECK(own.program(true) == nullptr);
+  CHECK(number(own.found_by(find)) == 3);
+  CHECK(one.program(true) == one.program(false));
 }
 
 TEST_CASE("templates of other families and of fine-tunes are rendered") {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "nanovllm/api/chat/jinja/jinja_template.hpp"
 #include "nanovllm/api/chat/jinja_programs.hpp"
+#include "nanovllm/chat/jinja_template.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/json.hpp"
 

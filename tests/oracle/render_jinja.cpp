@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "nanovllm/api/chat/jinja/jinja_template.hpp"
 #include "nanovllm/api/chat/jinja_programs.hpp"
+#include "nanovllm/chat/jinja_template.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/json.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 /// Chat templates: from messages to the text of a prompt.
 ///
-/// A checkpoint states its template as a Jinja program (jinja/jinja_template.hpp), which a
+/// A checkpoint states its template as a Jinja program (chat/jinja_template.hpp), which a
 /// header-only program reads if one of its files includes chat.hpp. docs/chat_templates.md says
 /// where templates come from and what they are told.
 
@@ -14,8 +14,8 @@
 #include <string>
 #include <string_view>
 
-#include "nanovllm/api/chat/answer_form.hpp"
 #include "nanovllm/chat/chat_message.hpp"
+#include "nanovllm/chat/jinja_template.hpp"
 #include "nanovllm/core/door.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
@@ -43,13 +43,10 @@ struct ChatTemplateFiles {
 
 /// Renders conversations as one model expects them. Cheap to copy; const members may be called from
 /// several threads at once.
-///
-/// `turn_end()` says which text ends a message of the assistant.
 class ChatTemplate {
  public:
   /// A renderer of the user's own. It may throw RequestError to refuse a conversation.
   using Renderer = std::function<std::string(std::span<const ChatMessage>, const ChatOptions&)>;
-
   [[nodiscard]] static ChatTemplate custom(Renderer renderer);
 
   /// A Jinja program. Throws ConfigError with line and column unless it can be read.
@@ -94,8 +91,18 @@ class ChatTemplate {
     return render(std::span(messages.begin(), messages.size()), options);
   }
 
-  /// What the template shows of answers.
-  [[nodiscard]] const AnswerForm& answer_form() const { return form_; }
+  /// A program, and its text.
+  struct Program {
+    std::string text;
+    JinjaTemplate jinja{text};
+  };
+  /// That of conversations with tools, or without; null for a custom renderer.
+  [[nodiscard]] const Program* program(bool with_tools) const;
+
+  /// What `find(*this)` returns: what somebody wants to know of the template. Copies share it, and
+  /// `find` is called once for all of them, but for a custom renderer.
+  using Find = std::shared_ptr<const void> (*)(const ChatTemplate&);
+  [[nodiscard]] std::shared_ptr<const void> found_by(Find find) const;
 
   /// The text that ends a message of the assistant, without white space at its ends: "<|im_end|>"
   /// for instance. It is what the template prints after the last message. Empty if it prints
@@ -104,7 +111,6 @@ class ChatTemplate {
 
  private:
   ChatTemplate() = default;
-
   struct Programs;
 
   [[nodiscard]] std::string render_jinja(std::span<const ChatMessage> messages,
@@ -115,7 +121,6 @@ class ChatTemplate {
 
   std::shared_ptr<const Programs> programs_;
   Json special_tokens_ = Json::object();
-  AnswerForm form_;
   Renderer renderer_;
 };
 
@@ -135,6 +140,7 @@ NANOVLLM_DOOR(turn_end_of);
 #if NANOVLLM_BODIES
 
 #include <cstddef>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -145,9 +151,11 @@ NANOVLLM_DOOR(turn_end_of);
 namespace nanovllm {
 
 struct ChatTemplate::Programs {
-  JinjaTemplate plain;
-  std::optional<JinjaTemplate> for_tools{};
+  Program plain;
+  std::optional<Program> for_tools{};
   bool needs_parts = false;  ///< content must be a list of parts; a string is printed as nothing
+  mutable std::mutex mutex{};
+  mutable std::vector<std::pair<Find, std::shared_ptr<const void>>> found{};
 };
 
 namespace detail {
@@ -228,17 +236,25 @@ NANOVLLM_INLINE ChatTemplate ChatTemplate::custom(Renderer renderer) {
 
 NANOVLLM_INLINE ChatTemplate ChatTemplate::from_text(std::string_view jinja,
                                                      std::optional<std::string_view> for_tools) {
-  Programs programs{JinjaTemplate(jinja)};
-  if (for_tools) programs.for_tools = JinjaTemplate(*for_tools);
-  programs.needs_parts = detail::prints_only_parts(programs.plain);
+  const auto programs = std::make_shared<Programs>(Program{std::string(jinja)});
+  if (for_tools) programs->for_tools = Program{std::string(*for_tools)};
+  programs->needs_parts = detail::prints_only_parts(programs->plain.jinja);
   ChatTemplate out;
-  out.form_ = nanovllm::answer_form(jinja, programs.plain);
-  if (for_tools) {
-    out.form_.tool_call_format =
-        nanovllm::answer_form(*for_tools, *programs.for_tools).tool_call_format;
-  }
-  out.programs_ = std::make_shared<const Programs>(std::move(programs));
+  out.programs_ = programs;
   return out;
+}
+
+NANOVLLM_INLINE const ChatTemplate::Program* ChatTemplate::program(bool with_tools) const {
+  if (programs_ == nullptr) return nullptr;
+  return with_tools && programs_->for_tools ? &*programs_->for_tools : &programs_->plain;
+}
+
+NANOVLLM_INLINE std::shared_ptr<const void> ChatTemplate::found_by(Find find) const {
+  if (programs_ == nullptr) return find(*this);
+  const std::lock_guard lock(programs_->mutex);
+  for (const auto& [by, what] : programs_->found)
+    if (by == find) return what;
+  return programs_->found.emplace_back(find, find(*this)).second;
 }
 
 NANOVLLM_INLINE ChatTemplate ChatTemplate::chatml() {
@@ -275,8 +291,7 @@ NANOVLLM_INLINE std::string ChatTemplate::render_jinja(std::span<const ChatMessa
       list[i]["content"] = Json::array({Json::object({{"type", "text"}, {"text", *content}})});
     }
   }
-  const bool tools = programs_->for_tools.has_value() && !options.tools.empty();
-  return (tools ? *programs_->for_tools : programs_->plain).render(variables);
+  return program(!options.tools.empty())->jinja.render(variables);
 }
 
 NANOVLLM_INLINE std::string ChatTemplate::render(std::span<const ChatMessage> messages,
@@ -373,11 +388,9 @@ NANOVLLM_INLINE ChatTemplate detail::read_chat_template(const ChatTemplateFiles&
                                                         std::optional<ChatTemplate> instead) {
   return ChatTemplate::from_files(files, std::move(instead));
 }
-
 NANOVLLM_INLINE std::string detail::turn_end_of(const ChatTemplate& chat_template) {
   return chat_template.turn_end();
 }
-
 NANOVLLM_INLINE ChatTemplate ChatTemplate::from_directory(const std::filesystem::path& folder) {
   return from_checkpoint(folder);
 }

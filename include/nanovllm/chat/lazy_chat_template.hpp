@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "nanovllm/api/chat/jinja/jinja_template.hpp"
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/chat/jinja_template.hpp"
 #include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {

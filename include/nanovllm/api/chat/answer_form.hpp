@@ -6,9 +6,10 @@
 #include <optional>
 #include <string_view>
 
-#include "nanovllm/api/chat/jinja/jinja_template.hpp"
 #include "nanovllm/api/chat/reasoning_parser.hpp"
 #include "nanovllm/api/chat/tool_call_format.hpp"
+#include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/chat/jinja_template.hpp"
 #include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
@@ -31,14 +32,14 @@ struct AnswerForm {
 
 /// Reads it off a template: its text, and the ends of prompts that it renders. A prompt that ends
 /// with "<think>" begins a thought, and one that ends with "</think>" has an empty one; after
-/// others a model may think if the template mentions these tags.
-/// @param program  the template whose text this is
-[[nodiscard]] AnswerForm answer_form(std::string_view text, const JinjaTemplate& program);
+/// others a model may think if the template mentions these tags. The default of a custom renderer.
+[[nodiscard]] AnswerForm answer_form(const ChatTemplate& chat_template);
 
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
 
+#include <memory>
 #include <string>
 
 #include "nanovllm/core/error.hpp"
@@ -46,8 +47,12 @@ struct AnswerForm {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE AnswerForm answer_form(std::string_view text, const JinjaTemplate& program) {
-  const auto has = [&](std::string_view what) { return text.find(what) != text.npos; };
+namespace detail {
+
+NANOVLLM_INLINE AnswerForm form_of(const ChatTemplate::Program& program) {
+  const auto has = [&](std::string_view what) {
+    return program.text.find(what) != std::string::npos;
+  };
   AnswerForm out;
   const bool thinks = has("<think>") || has("</think>");
   for (std::size_t i = 0; thinks && i < out.reasoning.size(); ++i) {
@@ -58,7 +63,7 @@ NANOVLLM_INLINE AnswerForm answer_form(std::string_view text, const JinjaTemplat
          {"add_generation_prompt", true}});
     if (i > 0) variables["enable_thinking"] = i == 2;
     try {
-      std::string prompt = program.render(variables);
+      std::string prompt = program.jinja.render(variables);
       prompt.resize(prompt.find_last_not_of(" \n") + 1);
       if (prompt.ends_with("<think>")) out.reasoning[i] = Reasoning::open;
       if (prompt.ends_with("</think>")) out.reasoning[i] = Reasoning::none;
@@ -70,6 +75,20 @@ NANOVLLM_INLINE AnswerForm answer_form(std::string_view text, const JinjaTemplat
   if (has("<tool_call>") && has("tools") && !has("<arg_key>"))
     out.tool_call_format = has("<function=") ? ToolCallFormat::qwen3_coder : ToolCallFormat::hermes;
   return out;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE AnswerForm answer_form(const ChatTemplate& chat_template) {
+  const auto find = [](const ChatTemplate& of) -> std::shared_ptr<const void> {
+    const auto* const plain = of.program(false);
+    if (plain == nullptr) return std::make_shared<const AnswerForm>();
+    AnswerForm out = detail::form_of(*plain);
+    const auto* const for_tools = of.program(true);
+    if (for_tools != plain) out.tool_call_format = detail::form_of(*for_tools).tool_call_format;
+    return std::make_shared<const AnswerForm>(out);
+  };
+  return *static_cast<const AnswerForm*>(chat_template.found_by(find).get());
 }
 
 }  // namespace nanovllm

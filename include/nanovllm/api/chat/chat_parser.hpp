@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/api/chat/answer_form.hpp"
 #include "nanovllm/api/chat/chat_event.hpp"
 #include "nanovllm/api/chat/reasoning_parser.hpp"
 #include "nanovllm/api/chat/tool_call_format.hpp"
@@ -93,7 +94,7 @@ namespace nanovllm {
 
 NANOVLLM_INLINE ChatParserOptions chat_parser_options(const ChatTemplate& chat_template,
                                                       const ChatOptions& options) {
-  const AnswerForm& form = chat_template.answer_form();
+  const AnswerForm form = answer_form(chat_template);
   ChatParserOptions out{.tools = options.tools};
   // If the prompt continues a message, the template has handled its reasoning. Without a generation
   // prompt the model writes the head of its message itself, and its thought.

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "nanovllm/api/chat/jinja/jinja_template.hpp"
 #include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/chat/jinja_template.hpp"
 #include "nanovllm/core/door.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/api/chat/answer_form.hpp"
 #include "nanovllm/api/chat/chat_parser.hpp"
 #include "nanovllm/api/chat/jinja_programs.hpp"
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
@@ -249,7 +250,7 @@ NANOVLLM_SERVE_INLINE ChatParserOptions answer_format(const AnyEngine& engine,
 NANOVLLM_SERVE_INLINE bool expects_thought(const ChatTemplate& chat_template,
                                            const ChatOptions& options) {
   const Reasoning reasoning = chat_parser_options(chat_template, options).reasoning;
-  if (reasoning == Reasoning::optional && !chat_template.answer_form().shows_thoughts)
+  if (reasoning == Reasoning::optional && !answer_form(chat_template).shows_thoughts)
     return options.enable_thinking.value_or(false);
   return reasoning != Reasoning::none;
 }

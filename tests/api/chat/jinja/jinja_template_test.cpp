@@ -1,6 +1,6 @@
 /// The interpreter of chat templates: against Jinja2, its messages, and its bounds.
 
-#include "nanovllm/api/chat/jinja/jinja_template.hpp"
+#include "nanovllm/chat/jinja_template.hpp"
 #include "nanovllm/api/chat/jinja_programs.hpp"
 
 #include <ctime>
