@@ -199,7 +199,7 @@ TEST_CASE("where beams wait for places, not for blocks, what is held stays", "[b
       {.max_num_seqs = has_place ? 2 : 1, .max_num_batched_tokens = 100, .max_held_blocks = 5},
       has_place ? 9 : 20);
   Sequence held;
-  engine.scheduler.held().add(held);
+  held_in(engine.scheduler).add(held);
   engine.add(iota(15, 100), 2);
   engine.requests.back()->continues = &held;
   while (engine.scheduler.has_work()) step(engine);
@@ -211,10 +211,10 @@ TEST_CASE("where beams wait for places, not for blocks, what is held stays", "[b
   CHECK(describe(step(engine)) == "2:13-14! |");
   REQUIRE(engine.scheduler.schedule().empty());
   CHECK(engine.scheduler.free_blocks());
-  CHECK(engine.scheduler.held().num_blocks() == (has_place ? 0 : 4));
+  CHECK(held_in(engine.scheduler).num_blocks() == (has_place ? 0 : 4));
   CHECK(engine.scheduler.num_running() == (has_place ? 1 : 0));
   CHECK_FALSE(engine.scheduler.schedule().empty());
-  engine.scheduler.held().remove(held);
+  held_in(engine.scheduler).remove(held);
 }
 
 TEST_CASE("a choice that makes no sense changes nothing", "[beams]") {
@@ -283,7 +283,7 @@ class BeamTraffic {
   void run(int num_steps) {
     for (int i = 0; kSwaps && i < 4; ++i) {
       held_.push_back(std::make_unique<Sequence>());
-      scheduler_.held().add(*held_.back());
+      held_in(scheduler_).add(*held_.back());
     }
     for (int i = 0; i < num_steps; ++i) {
       if (kSwaps) change_held();
@@ -298,7 +298,7 @@ class BeamTraffic {
     while (!under_way_.empty()) step();
     REQUIRE_FALSE(scheduler_.has_work());
     REQUIRE(scheduler_.num_waiting() == 0);
-    for (const auto& held : held_) scheduler_.held().remove(*held);
+    for (const auto& held : held_) held_in(scheduler_).remove(*held);
     scheduler_.check_invariants();
     if constexpr (HasHostPool<Blocks>)
       REQUIRE(scheduler_.blocks().num_free_host() == num_host_blocks_);
@@ -332,11 +332,11 @@ class BeamTraffic {
   Sequence& any_held() { return *held_[index(below(static_cast<int>(held_.size())))]; }
 
   void change_held() {
-    if (below(60) == 0) scheduler_.held().evict(any_held());
+    if (below(60) == 0) held_in(scheduler_).evict(any_held());
     if (below(30) == 0) {
       const Sequence& from = any_held();
       Sequence& to = any_held();
-      if (&from != &to) scheduler_.held().copy(from, to);
+      if (&from != &to) held_in(scheduler_).copy(from, to);
     }
     scheduler_.check_invariants();
   }
@@ -442,10 +442,10 @@ class BeamTraffic {
   /// As the engine does where nothing can be computed.
   bool free_blocks() {
     const std::int64_t num_preemptions = scheduler_.num_preemptions();
-    const std::int32_t num_held = scheduler_.held().num_blocks();
+    const std::int32_t num_held = held_in(scheduler_).num_blocks();
     const bool makes_way = scheduler_.free_blocks();
     coverage_.awaiting_choice += scheduler_.num_preemptions() > num_preemptions ? 1 : 0;
-    coverage_.given_up += scheduler_.held().num_blocks() < num_held ? 1 : 0;
+    coverage_.given_up += held_in(scheduler_).num_blocks() < num_held ? 1 : 0;
     scheduler_.check_invariants();
     return makes_way;
   }

@@ -189,7 +189,7 @@ TEST_CASE("a request waits for no prefix that is computed with another salt",
 
 TEST_CASE("a sequence shares nothing with one that it continues under another salt", "[fork]") {
   Sequence held, s;
-  held.status = SequenceStatus::held;
+  held.status = SequenceStatus::parked;
   held.tokens = s.tokens = iota(8);
   held.num_computed_tokens = s.num_prompt_tokens = 8;
   s.continues = &held;

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "nanovllm/engine/engine_inside.hpp"
 #include "nanovllm/sched/scheduler.hpp"
+#include "nanovllm/with/sessions/held_sequences.hpp"
 #include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 namespace simulator {
@@ -30,6 +32,12 @@ template <class Blocks>
 TierStats tiers_of(const Blocks& blocks) {
   if constexpr (HasHostPool<Blocks>) return blocks.tier_stats();
   return {};
+}
+
+template <class Policy, class Blocks, class Preemption>
+HeldSequences& held_in(Scheduler<Policy, Blocks, Preemption>& scheduler) {
+  SchedulerInsideOf<Scheduler<Policy, Blocks, Preemption>> inside(scheduler);
+  return nanovllm::held_in(inside);
 }
 
 /// What comes before a sequence's first token. It depends on the salt, so that a sequence that

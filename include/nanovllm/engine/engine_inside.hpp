@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,7 +18,7 @@
 #include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/kv/cached_block.hpp"
-#include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/sched/block_owner.hpp"
 
 namespace nanovllm {
 
@@ -27,13 +28,12 @@ class Inbox;
 /// A scheduler and its block manager, during a call of EngineInside.
 class SchedulerInside {
  public:
-  // Sequences that keep blocks while no request is under way; see Scheduler::held.
-  virtual void add(Sequence& s) = 0;
-  virtual void remove(Sequence& s) noexcept = 0;
-  virtual void evict(Sequence& s) noexcept = 0;
-  virtual void copy(const Sequence& from, Sequence& to) = 0;
-  virtual void allocate(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens) = 0;
-  virtual void publish(const Sequence& s) = 0;
+  /// Who keeps blocks while no request is under way; to be added to.
+  [[nodiscard]] virtual BlockOwners& owners() = 0;
+  /// For a new owner. Must not outlive the engine.
+  [[nodiscard]] virtual std::unique_ptr<BlockPool> pool() = 0;
+  /// BatchConfig::max_held_blocks.
+  [[nodiscard]] virtual std::optional<std::int32_t> max_held_blocks() const = 0;
 
   // The prefix cache.
   [[nodiscard]] virtual bool keeps_prefixes() const = 0;
@@ -77,14 +77,14 @@ class SchedulerInsideOf final : public SchedulerInside {
  public:
   explicit SchedulerInsideOf(Scheduler& scheduler) : scheduler_(scheduler) {}
 
-  void add(Sequence& s) override { scheduler_.held().add(s); }
-  void remove(Sequence& s) noexcept override { scheduler_.held().remove(s); }
-  void evict(Sequence& s) noexcept override { scheduler_.held().evict(s); }
-  void copy(const Sequence& from, Sequence& to) override { scheduler_.held().copy(from, to); }
-  void allocate(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens) override {
-    scheduler_.held().allocate(s, std::move(tokens), num_tokens);
+  [[nodiscard]] BlockOwners& owners() override { return scheduler_.owners(); }
+  [[nodiscard]] std::unique_ptr<BlockPool> pool() override {
+    using Blocks = std::remove_reference_t<decltype(scheduler_.blocks())>;
+    return std::make_unique<BlockPoolOf<Blocks>>(scheduler_.blocks());
   }
-  void publish(const Sequence& s) override { scheduler_.held().publish(s); }
+  [[nodiscard]] std::optional<std::int32_t> max_held_blocks() const override {
+    return scheduler_.config().max_held_blocks;
+  }
 
   [[nodiscard]] bool keeps_prefixes() const override {
     return scheduler_.blocks().keeps_prefixes();

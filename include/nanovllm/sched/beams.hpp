@@ -35,7 +35,7 @@ class Beams {
   void reorder(std::span<const BeamSlot> slots) {
     check_beam_slots(slots, states_.next_mark());
     std::vector<Move> moves = moves_of(slots);  // the last that may fail
-    // First everything is held that will be, then what was held goes back.
+    // First everything is taken that will be, then what they had goes back.
     for (const Move& move : moves) states_.blocks().share(move.shared);
     for (std::size_t i = 0; i < slots.size(); ++i) place(slots[i], moves[i]);
   }

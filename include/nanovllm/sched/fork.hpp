@@ -13,27 +13,28 @@ namespace nanovllm {
 
 /// Where a waiting sequence can continue after tokens that another one has computed.
 struct Fork {
-  const Sequence* source = nullptr;  ///< runs, or is held; null if there is none
+  const Sequence* source = nullptr;  ///< runs, or is parked; null if there is none
   std::int32_t num_tokens = 0;       ///< computed by `source`, or in a step under way
   bool must_wait = false;            ///< there will be a source, as soon as its prompt is computed
 };
 
 /// What waiting sequence `s` has in common with the one that it continues: nothing if their salts
 /// differ. O(tokens).
-[[nodiscard]] inline Fork find_held(const Sequence& s) {
-  const Sequence* const held = s.continues;
-  if (held == nullptr || held->status != SequenceStatus::held || held->salt != s.salt) return {};
+[[nodiscard]] inline Fork find_continued(const Sequence& s) {
+  const Sequence* const source = s.continues;
+  if (source == nullptr || source->status != SequenceStatus::parked || source->salt != s.salt)
+    return {};
   const std::int32_t most =
-      std::min({held->num_computed_tokens, s.num_known_tokens(), s.num_tokens() - 1});
+      std::min({source->num_computed_tokens, s.num_known_tokens(), s.num_tokens() - 1});
   const auto differs =
-      std::mismatch(s.tokens.begin(), s.tokens.begin() + most, held->tokens.begin()).first;
-  return {.source = held, .num_tokens = static_cast<std::int32_t>(differs - s.tokens.begin())};
+      std::mismatch(s.tokens.begin(), s.tokens.begin() + most, source->tokens.begin()).first;
+  return {.source = source, .num_tokens = static_cast<std::int32_t>(differs - s.tokens.begin())};
 }
 
 /// The longest beginning of beam `s` that the one it continues has, or a sibling has computed.
 /// Beams part and meet at any token. O(siblings · tokens).
 [[nodiscard]] inline Fork find_beam_fork(const Sequence& s) {
-  Fork fork = find_held(s);
+  Fork fork = find_continued(s);
   for (const Sequence* at = s.next_sibling; at != nullptr && at != &s; at = at->next_sibling) {
     if (at->status != SequenceStatus::running) continue;
     const std::int32_t most =
@@ -50,7 +51,7 @@ struct Fork {
 /// sequence is never shared: its logits are wanted. O(siblings), for beams times their tokens.
 [[nodiscard]] inline Fork find_fork(const Sequence& s) {
   if (s.is_beam) return find_beam_fork(s);
-  Fork fork = find_held(s);
+  Fork fork = find_continued(s);
   const std::int32_t most = std::min(s.num_prompt_tokens, s.num_tokens() - 1);
   bool will_be = false;
   for (const Sequence* at = s.next_sibling; at != nullptr && at != &s; at = at->next_sibling) {

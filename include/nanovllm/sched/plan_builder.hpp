@@ -298,7 +298,7 @@ class PlanBuilder {
     ++num_running_;
     --num_free_logits_;
     // What a sibling computes, or comes from outside, the cache may not have been told of yet.
-    const bool is_published = fork_of == nullptr || fork_of->status == SequenceStatus::held;
+    const bool is_published = fork_of == nullptr || fork_of->status == SequenceStatus::parked;
     const std::int32_t num_published =
         match.outside.empty() ? begin : match.num_shared_tokens(Blocks::block_size());
     if (prefix_wait_tokens_ > 0) prefilling_.push_back({&s, is_published ? num_published : 0});
@@ -332,14 +332,14 @@ class PlanBuilder {
     return memo.match;
   }
 
-  /// Completes `planned`, whose sequence will have `num_held` blocks, and adds it to `list`.
-  void append(std::vector<PlannedSequence>& list, PlannedSequence planned, std::int32_t num_held) {
+  /// Completes `planned`, whose sequence will have `num_there` blocks, and adds it to `list`.
+  void append(std::vector<PlannedSequence>& list, PlannedSequence planned, std::int32_t num_there) {
     const Sequence& s = *planned.sequence;
     (s.wants_hidden ? planned.num_hidden : planned.num_logits) =
         planned.end == s.num_tokens() ? 1 : 0;
     planned.num_prompt_logits = s.num_prompt_logits(planned.begin, planned.end);
     num_free_logits_ -= std::max(planned.num_logits + planned.num_prompt_logits - 1, 0);
-    const std::int32_t num_new_blocks = Blocks::blocks_for(planned.end) - num_held;
+    const std::int32_t num_new_blocks = Blocks::blocks_for(planned.end) - num_there;
     forecast_.allocate(num_new_blocks);
     reserve_ -= num_new_blocks;
     plan_.num_tokens += planned.num_tokens();

@@ -38,8 +38,8 @@ void check_blocks(const StepPlan& plan, const Blocks& blocks) {
   for (const PlannedSequence& p : plan.sequences) {
     const Sequence& s = *p.sequence;
     if (forecast.must_copy(s)) forecast.copy_last_block(s);
-    const std::size_t num_held = s.block_table.size() + p.prefix.blocks.size();
-    forecast.allocate(Blocks::blocks_for(p.end) - static_cast<std::int32_t>(num_held));
+    const std::size_t num_there = s.block_table.size() + p.prefix.blocks.size();
+    forecast.allocate(Blocks::blocks_for(p.end) - static_cast<std::int32_t>(num_there));
   }
   check(forecast.num_free() >= 0, "begin: the plan needs ", -forecast.num_free(),
         " blocks more than are free");

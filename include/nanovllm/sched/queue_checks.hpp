@@ -11,6 +11,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/sched/batch_config.hpp"
+#include "nanovllm/sched/block_owner.hpp"
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
@@ -35,11 +36,11 @@ namespace nanovllm {
 void check_request(const Sequence& s, std::int32_t capacity_tokens);
 
 /// Throws Error naming the broken invariant. O(blocks + sequences).
-/// @param held        sequences that keep blocks for others to continue.
+/// @param owners      of further blocks.
 /// @param ref_counts  of every block of the pool.
 /// @param block_size  tokens a block.
 void check_queues(std::span<Sequence* const> running, const WaitingQueue& waiting,
-                  std::span<Sequence* const> held, std::span<const std::int32_t> ref_counts,
+                  const BlockOwners& owners, std::span<const std::int32_t> ref_counts,
                   std::int32_t block_size, const BatchConfig& config, int num_under_way);
 
 }  // namespace nanovllm
@@ -81,7 +82,7 @@ NANOVLLM_INLINE void check_tokens(const Sequence& s, int num_under_way) {
 }  // namespace detail
 
 NANOVLLM_INLINE void check_queues(std::span<Sequence* const> running, const WaitingQueue& waiting,
-                                  std::span<Sequence* const> held,
+                                  const BlockOwners& owners,
                                   std::span<const std::int32_t> ref_counts, std::int32_t block_size,
                                   const BatchConfig& config, int num_under_way) {
   waiting.check_invariants();
@@ -103,11 +104,13 @@ NANOVLLM_INLINE void check_queues(std::span<Sequence* const> running, const Wait
       ++num_holders[static_cast<std::size_t>(block)];
     }
   };
-  for (const Sequence* s : held) {
-    check(s->status == SequenceStatus::held && s->num_computed_tokens <= s->num_known_tokens(),
-          "scheduler: a held sequence has another status, or holds ", s->num_computed_tokens,
-          " of ", s->num_known_tokens(), " tokens");
-    count_blocks(*s);
+  for (const auto& owner : owners) {
+    for (const Sequence* s : owner->sequences()) {
+      check(s->status == SequenceStatus::parked && s->num_computed_tokens <= s->num_known_tokens(),
+            "scheduler: a parked sequence has another status, or keeps ", s->num_computed_tokens,
+            " of ", s->num_known_tokens(), " tokens");
+      count_blocks(*s);
+    }
   }
   for (const Sequence* s : running) {
     check(s->status == SequenceStatus::running, "scheduler: request ", s->id,

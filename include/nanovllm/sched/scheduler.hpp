@@ -16,7 +16,7 @@
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/beams.hpp"
-#include "nanovllm/sched/copy_on_write.hpp"
+#include "nanovllm/sched/block_owner.hpp"
 #include "nanovllm/sched/outside.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/policy/continuous_batching.hpp"
@@ -26,7 +26,6 @@
 #include "nanovllm/sched/sequence_states.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/sched/step_room.hpp"
-#include "nanovllm/with/sessions/held_sequences.hpp"
 
 namespace nanovllm {
 
@@ -52,8 +51,9 @@ namespace nanovllm {
 /// Blocks change hands at once, even those that a step under way still writes to: **steps must be
 /// computed in the order in which they began**, so the next holder of a block writes to it later.
 ///
-/// Beams that await a choice and held sequences have classes of their own: `beams` and `held` lead
-/// to them. What is kept outside of the pool is the block manager's, see Outside.
+/// Beams that await a choice have a class of their own: `beams` leads to it. Who keeps blocks for
+/// sequences to come is a BlockOwner: `owners`. What is kept outside of the pool is the block
+/// manager's, see Outside.
 ///
 /// Sequences belong to the caller and must stay where they are from `add` until they are finished
 /// and every step that has them is committed or cancelled. Between those calls only the scheduler
@@ -71,7 +71,7 @@ class Scheduler {
  public:
   /// Throws ConfigError when `config` is out of range.
   Scheduler(const BatchConfig& config, Blocks blocks)
-      : config_(config), states_(std::move(blocks), config.max_held_blocks) {
+      : config_(config), states_(std::move(blocks)) {
     validate(config_);
   }
 
@@ -94,7 +94,8 @@ class Scheduler {
     s.arrival = ++num_arrivals_;
     s.order = order_of<Policy>(s);
     states_.wait(s);
-    states_.held().touch(s.continues);
+    if (s.continues == nullptr) return;
+    for (const auto& owner : states_.owners()) owner->touch(s.continues);
   }
 
   /// Ends `s` now, with FinishReason::abort, and gives back its blocks. Finished sequences are left
@@ -107,12 +108,15 @@ class Scheduler {
   }
 
   /// Frees blocks or places. Call it repeatedly while `schedule` finds nothing to compute and no
-  /// step is under way. Held sequences lose their blocks first, so that they never keep a request
-  /// from being served, unless beams that have drawn take all places; then these lose theirs.
-  /// Returns whether there was anything to free.
+  /// step is under way. Owners lose their blocks first, so that they keep no request from being
+  /// served, unless beams that have drawn take all places; then these lose theirs. Returns whether
+  /// there was anything to free.
   bool free_blocks() noexcept {
-    return (!beams_.take_all(config_.max_num_seqs) && states_.held().evict_one()) ||
-           beams_.preempt() || states_.held().give_up_any();
+    const auto ask = [this](bool (BlockOwner::*free)() noexcept) {
+      return std::ranges::any_of(states_.owners(), [&](auto& owner) { return (*owner.*free)(); });
+    };
+    return (!beams_.take_all(config_.max_num_seqs) && ask(&BlockOwner::evict_one)) ||
+           beams_.preempt() || ask(&BlockOwner::give_up_any);
   }
 
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there is
@@ -204,8 +208,8 @@ class Scheduler {
   }
 
   [[nodiscard]] Beams<States>& beams() { return beams_; }
-  [[nodiscard]] HeldSequences<Blocks>& held() { return states_.held(); }
-  [[nodiscard]] const HeldSequences<Blocks>& held() const { return states_.held(); }
+  [[nodiscard]] BlockOwners& owners() { return states_.owners(); }
+  [[nodiscard]] const BlockOwners& owners() const { return states_.owners(); }
 
   [[nodiscard]] bool has_work() const {
     return !states_.waiting().empty() || !states_.running().empty();
@@ -223,7 +227,7 @@ class Scheduler {
   /// Throws Error naming the broken invariant. O(blocks + sequences).
   void check_invariants() const {
     states_.blocks().check_invariants();
-    check_queues(states_.running(), states_.waiting(), states_.held().sequences(),
+    check_queues(states_.running(), states_.waiting(), states_.owners(),
                  states_.blocks().ref_counts(), Blocks::block_size(), config_, num_under_way_);
     states_.outside().check_invariants(states_.running(), states_.waiting());
   }

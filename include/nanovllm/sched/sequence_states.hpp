@@ -5,18 +5,17 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/sched/block_owner.hpp"
 #include "nanovllm/sched/outside.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
-#include "nanovllm/with/sessions/held_sequences.hpp"
 
 namespace nanovllm {
 
@@ -31,9 +30,7 @@ namespace nanovllm {
 template <class Policy, class Blocks>
 class SequenceStates {
  public:
-  /// @param max_held_blocks  the budget of HeldSequences.
-  SequenceStates(Blocks blocks, std::optional<std::int32_t> max_held_blocks)
-      : blocks_(std::move(blocks)), held_(blocks_, max_held_blocks), outside_(blocks_) {}
+  explicit SequenceStates(Blocks blocks) : blocks_(std::move(blocks)), outside_(blocks_) {}
   SequenceStates(const SequenceStates&) = delete;
   SequenceStates& operator=(const SequenceStates&) = delete;
 
@@ -107,7 +104,7 @@ class SequenceStates {
     if (std::exchange(num_finished_, 0) == 0) return;
     std::erase_if(running_, [this](Sequence* s) {
       if (s->status != SequenceStatus::finished) return false;
-      held_.take_from(*s);
+      for (const auto& owner : owners_) owner->take_from(*s);
       drop_blocks(*s, 0);
       return true;
     });
@@ -137,7 +134,7 @@ class SequenceStates {
   void forget_kv() {
     while (!running_.empty()) preempt(*running_.back());
     for (Sequence* s : waiting_) outside_.cut(*s, 0);
-    held_.give_up_all();
+    for (const auto& owner : owners_) owner->give_up_all();
     blocks_.forget();
   }
 
@@ -155,8 +152,8 @@ class SequenceStates {
   }
   [[nodiscard]] Blocks& blocks() { return blocks_; }
   [[nodiscard]] const Blocks& blocks() const { return blocks_; }
-  [[nodiscard]] HeldSequences<Blocks>& held() { return held_; }
-  [[nodiscard]] const HeldSequences<Blocks>& held() const { return held_; }
+  [[nodiscard]] BlockOwners& owners() { return owners_; }
+  [[nodiscard]] const BlockOwners& owners() const { return owners_; }
   [[nodiscard]] Outside<Blocks>& outside() { return outside_; }
   [[nodiscard]] const Outside<Blocks>& outside() const { return outside_; }
   /// Another number at every call, to mark sequences with.
@@ -177,7 +174,7 @@ class SequenceStates {
   }
 
   Blocks blocks_;
-  HeldSequences<Blocks> held_;
+  BlockOwners owners_;  ///< of further blocks
   Outside<Blocks> outside_;
   std::vector<Sequence*> running_;  ///< in the order of admission
   WaitingQueue waiting_;

@@ -34,7 +34,7 @@ struct Simulated : simulator::Engine<ContinuousBatching, Blocks> {
 
   Sequence& hold() {
     held.push_back(std::make_unique<Sequence>());
-    this->scheduler.held().add(*held.back());
+    held_in(this->scheduler).add(*held.back());
     return *held.back();
   }
 
@@ -81,7 +81,7 @@ TEMPLATE_TEST_CASE("what a turn has computed is not computed by the next", "[hel
   CHECK(held.num_computed_tokens == 11);
   CHECK(held.block_table.size() == 3);
   CHECK(engine.scheduler.blocks().num_free() == 17);
-  CHECK(engine.scheduler.held().num_blocks() == 3);
+  CHECK(held_in(engine.scheduler).num_blocks() == 3);
   // The last token was drawn and never computed.
   CHECK(engine.turn(held, with(held.tokens, {1, 2, 3})) == "| 2:11-15!");
   CHECK(held.num_computed_tokens == 16);
@@ -89,7 +89,7 @@ TEMPLATE_TEST_CASE("what a turn has computed is not computed by the next", "[hel
   // Another way from inside a block.
   const std::string first = engine.turn(held, with(iota(6), {50, 51}));
   CHECK(first == "| 3:6-8!");
-  engine.scheduler.held().remove(held);
+  held_in(engine.scheduler).remove(held);
   engine.scheduler.check_invariants();
   CHECK(engine.scheduler.blocks().num_free() == 20);
 }
@@ -113,15 +113,15 @@ TEST_CASE("a copy shares the blocks and goes its own way", "[held]") {
   Simulated<Uncached> engine(20, 20);
   Sequence &first = engine.hold(), &second = engine.hold();
   engine.turn(first, iota(10));
-  engine.scheduler.held().copy(first, second);
+  held_in(engine.scheduler).copy(first, second);
   engine.scheduler.check_invariants();
-  CHECK(engine.scheduler.held().num_blocks() == 3);  // counted once
+  CHECK(held_in(engine.scheduler).num_blocks() == 3);  // counted once
   CHECK(engine.turn(second, with(first.tokens, {20})) == "| 2:11-13!");
   CHECK(engine.turn(first, with(first.tokens, {30})) == "| 3:11-13!");
   CHECK(std::equal(first.block_table.begin(), first.block_table.begin() + 2,
                    second.block_table.begin()));
   CHECK(first.block_table[2] != second.block_table[2]);
-  engine.scheduler.held().remove(first);
+  held_in(engine.scheduler).remove(first);
   engine.scheduler.check_invariants();
   CHECK(engine.turn(second, with(second.tokens, {21})) == "| 4:14-16!");
 }
@@ -132,7 +132,7 @@ TEST_CASE("over the budget, the one that was used the longest ago gives up its b
   engine.turn(a, iota(7, 0), 2);  // 2 blocks each
   engine.turn(b, iota(7, 20), 2);
   engine.turn(c, iota(7, 40), 2);
-  CHECK(engine.scheduler.held().num_blocks() == 6);
+  CHECK(held_in(engine.scheduler).num_blocks() == 6);
   engine.turn(a, with(a.tokens, {1}), 1);  // a third block
   CHECK(a.block_table.size() == 3);
   CHECK(b.block_table.empty());
@@ -178,7 +178,7 @@ TEST_CASE("what frees no block by giving way does not", "[held]") {
   Simulated<Uncached> engine(9, 9);
   Sequence &a = engine.hold(), &copy = engine.hold(), &b = engine.hold();
   engine.turn(a, iota(8, 0), 1);
-  engine.scheduler.held().copy(a, copy);  // two blocks for both
+  held_in(engine.scheduler).copy(a, copy);  // two blocks for both
   engine.turn(b, iota(8, 20), 1);
   REQUIRE(engine.scheduler.blocks().num_free() == 5);
   SECTION("of all, those that free something go first") {
@@ -214,14 +214,14 @@ TEST_CASE("over the budget, what shares all its blocks with the latest stays", "
   Simulated<Uncached> engine(20, 4);
   Sequence &a = engine.hold(), &copy = engine.hold(), &b = engine.hold();
   engine.turn(a, iota(8, 0), 1);
-  engine.scheduler.held().copy(a, copy);
+  held_in(engine.scheduler).copy(a, copy);
   engine.turn(b, iota(8, 20), 1);
   engine.turn(copy, with(iota(8, 0), {50}), 1);  // a third block: b is older
   CHECK((a.block_table.size() == 2 && copy.block_table.size() == 3 && b.block_table.empty()));
-  CHECK(engine.scheduler.held().num_blocks() == 3);
+  CHECK(held_in(engine.scheduler).num_blocks() == 3);
   engine.turn(copy, with(iota(8, 0), iota(30, 50)), 1);  // as far as there is room
   CHECK((a.block_table.size() == 2 && copy.block_table.size() == 4));
-  CHECK(engine.scheduler.held().num_blocks() == 4);
+  CHECK(held_in(engine.scheduler).num_blocks() == 4);
   engine.scheduler.check_invariants();
 }
 
@@ -231,7 +231,7 @@ TEST_CASE("one that goes while a turn is under way takes nothing with it", "[hel
   engine.turn(held, iota(10));
   Sequence& s = engine.add_turn(held, with(held.tokens, {1, 2, 3}), 3);
   engine.step();
-  engine.scheduler.held().remove(held);
+  held_in(engine.scheduler).remove(held);
   engine.scheduler.check_invariants();
   while (engine.scheduler.has_work()) engine.step();
   CHECK(s.finish_reason == FinishReason::length);
@@ -244,13 +244,13 @@ TEST_CASE("blocks for what comes from elsewhere, as far as there is room", "[hel
   engine.turn(a, iota(11, 50));
   engine.add(iota(13, 100));  // runs, and is not to be disturbed
   engine.step();
-  engine.scheduler.held().allocate(b, iota(30), 26);
+  held_in(engine.scheduler).allocate(b, iota(30), 26);
   CHECK(b.block_table.size() == 6);
   CHECK(b.num_computed_tokens == 24);
   CHECK(a.block_table.empty());
   engine.scheduler.check_invariants();
   engine.memory.write(b, 0, 24);
-  engine.scheduler.held().publish(b);
+  held_in(engine.scheduler).publish(b);
   CHECK(engine.scheduler.blocks().num_published() >= 6);
   engine.add_turn(b, iota(27), 1);
   CHECK(engine.step_with_room().find("24-27!") != std::string::npos);
@@ -290,7 +290,7 @@ class Conversations {
       step();
     }
     while (scheduler_.has_work() || !under_way_.empty()) step();
-    for (const auto& s : held_) scheduler_.held().remove(*s);
+    for (const auto& s : held_) held_in(scheduler_).remove(*s);
     scheduler_.check_invariants();
     REQUIRE(scheduler_.blocks().num_free() == num_blocks_);
   }
@@ -306,15 +306,15 @@ class Conversations {
   void change() {
     if (held_.empty() || (held_.size() < 5 && below(9) == 0)) {
       held_.push_back(std::make_unique<Sequence>());
-      scheduler_.held().add(*held_.back());
-      if (below(2) == 0) scheduler_.held().copy(any(), *held_.back());
+      held_in(scheduler_).add(*held_.back());
+      if (below(2) == 0) held_in(scheduler_).copy(any(), *held_.back());
     } else if (below(40) == 0) {
       const auto place = held_.begin() + below(std::ssize(held_));
-      scheduler_.held().remove(**place);
+      held_in(scheduler_).remove(**place);
       gone_.push_back(std::move(*place));  // requests that continue it may still live
       held_.erase(place);
     } else if (below(40) == 0) {
-      scheduler_.held().evict(any());
+      held_in(scheduler_).evict(any());
     } else if (below(20) == 0) {
       num_given_up += scheduler_.free_blocks() ? 1 : 0;
     }

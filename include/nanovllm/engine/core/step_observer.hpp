@@ -28,26 +28,22 @@ class StepObserver {
   StepObserver& operator=(const StepObserver&) = delete;
   virtual ~StepObserver() = default;
 
-  // ---- Requests ----
-
-  /// Before requests are taken from the inbox. Calls `admit` for those that were held back and need
+  /// Before requests are taken from the inbox. Calls `admit` for those that were delayed and need
   /// no longer wait.
   /// @param oldest  the number of the oldest step under way, 0 for none.
   /// @param newest  and of the newest.
   virtual void poll(std::uint64_t /*oldest*/, std::uint64_t /*newest*/, const Admit& /*admit*/) {}
 
-  /// Whether `request`, which is new, is held back from the scheduler.
+  /// Whether `request`, which is new, is kept from the scheduler for now.
   [[nodiscard]] virtual bool holds_back(Request& /*request*/, std::uint64_t /*newest*/) {
     return false;
   }
 
-  /// Whether any request is held back now.
+  /// Whether any request is delayed now.
   [[nodiscard]] virtual bool is_waiting() const { return false; }
 
   /// `request` has ended.
   virtual void forget(const Request& /*request*/) noexcept {}
-
-  // ---- Steps ----
 
   /// The scheduler has begun the step.
   virtual void begin(const StepPlan& /*plan*/, std::uint64_t /*number*/) {}
@@ -57,15 +53,15 @@ class StepObserver {
   virtual void cancel(const StepPlan& /*plan*/, std::uint64_t /*number*/) noexcept {}
 
   /// No step is under way and none can be launched. May sleep for some milliseconds where requests
-  /// are held back. Returns whether they are.
+  /// are delayed. Returns whether they are.
   virtual bool idle() { return false; }
 
-  /// What the pools hold is gone. Calls `admit` for all requests that were held back.
+  /// What the pools hold is gone. Calls `admit` for all requests that were delayed.
   virtual void reset(const Admit& /*admit*/) {}
   /// All requests have ended, and no more steps come.
   virtual void finish() noexcept {}
 
-  /// Adds its counters, and the sequences held back as waiting ones.
+  /// Adds its counters, and the delayed sequences as waiting ones.
   virtual void fill(EngineStats& /*stats*/) const {}
   /// Throws Error naming the broken invariant.
   virtual void check_invariants() const {}

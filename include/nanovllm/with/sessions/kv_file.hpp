@@ -20,6 +20,7 @@
 #include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/with/sessions/held_sequences.hpp"
 #include "nanovllm/with/sessions/kv_rows.hpp"
 #include "nanovllm/with/sessions/section_file.hpp"
 
@@ -203,14 +204,14 @@ NANOVLLM_INLINE void write_held(SectionWriter& file, EngineInside& engine, const
 NANOVLLM_INLINE void load_held(EngineInside& engine, Sequence& held, std::vector<TokenId> tokens,
                                std::span<const std::byte* const> rows) {
   engine.between_steps([&](SchedulerInside& scheduler) {
-    scheduler.add(held);
+    held_in(scheduler).add(held);
     try {
-      scheduler.allocate(held, std::move(tokens), static_cast<std::int32_t>(rows.size()));
+      held_in(scheduler).allocate(held, std::move(tokens), static_cast<std::int32_t>(rows.size()));
       upload_kv(engine.runner, held.block_table,
                 detail::tokens_a_block(engine.runner, held.num_computed_tokens), rows);
-      scheduler.publish(held);
+      held_in(scheduler).publish(held);
     } catch (...) {
-      scheduler.remove(held);
+      held_in(scheduler).remove(held);
       throw;
     }
   });

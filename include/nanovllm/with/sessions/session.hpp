@@ -198,7 +198,7 @@ NANOVLLM_INLINE Session::Session(AnyEngine& engine) : state_(std::make_shared<St
   const std::shared_ptr<EngineInside> host = inside_of(engine);
   state_->host = host;
   state_->held = std::make_shared<Sequence>();
-  host->with_scheduler([&](SchedulerInside& scheduler) { scheduler.add(*state_->held); });
+  host->with_scheduler([&](auto& scheduler) { held_in(scheduler).add(*state_->held); });
 }
 
 NANOVLLM_INLINE Session::Session(Session&&) noexcept = default;
@@ -223,7 +223,7 @@ NANOVLLM_INLINE void Session::close() noexcept {
     if (std::exchange(state_->turn, 0) != 0) under_way = state_->request;
   }
   if (under_way != 0) host->inbox.abort(under_way);
-  host->with_scheduler([&](SchedulerInside& scheduler) { scheduler.remove(*state_->held); });
+  host->with_scheduler([&](auto& scheduler) { held_in(scheduler).remove(*state_->held); });
   state_.reset();
 }
 
@@ -348,12 +348,12 @@ NANOVLLM_INLINE Session Session::fork() const {
   fork->held = std::make_shared<Sequence>();
   const std::lock_guard lock(state_->mutex);
   fork->said = state_->said;
-  host->with_scheduler([&](SchedulerInside& scheduler) {
-    scheduler.add(*fork->held);
+  host->with_scheduler([&](auto& scheduler) {
+    held_in(scheduler).add(*fork->held);
     try {
-      scheduler.copy(*state_->held, *fork->held);
+      held_in(scheduler).copy(*state_->held, *fork->held);
     } catch (...) {
-      scheduler.remove(*fork->held);
+      held_in(scheduler).remove(*fork->held);
       throw;
     }
   });
@@ -407,7 +407,7 @@ NANOVLLM_INLINE void Session::clear() {
   const std::lock_guard lock(state_->mutex);
   state_->check_idle("it was cleared");
   state_->said = {};
-  host->with_scheduler([&](SchedulerInside& scheduler) { scheduler.evict(*state_->held); });
+  host->with_scheduler([&](auto& scheduler) { held_in(scheduler).evict(*state_->held); });
 }
 
 }  // namespace nanovllm

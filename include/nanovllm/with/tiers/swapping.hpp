@@ -49,7 +49,7 @@ class Outside<Blocks> {
   explicit Outside(Blocks& blocks) : blocks_(blocks) {}
 
   /// Throws Error unless the blocks of the host that `p`, which is to be admitted, goes on in are
-  /// sequence's own or in the prefix cache.
+  /// its sequence's own or in the prefix cache.
   void check_admitted(const PlannedSequence& p) const {
     const PrefixMatch& prefix = p.prefix;
     if (prefix.outside.empty()) return;
