@@ -20,9 +20,9 @@
 #include "nanovllm/engine/runner/start_ranks.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/runner/step_slots.hpp"
-#include "nanovllm/engine/step/executor_steps.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
+#include "nanovllm/engine/step/step_kv.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
@@ -106,10 +106,11 @@ class Runner : public StepRunner {
   void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks = 0) override {
     std::array<std::int32_t, 2> numbers{num_blocks, num_host_blocks};
     peers_.share(numbers);
-    check<ConfigError>(numbers[1] == 0 || !Pool::kHasHostBlocks || kSwapsBlocks<Backend, Pool>,
-                       "host_kv_size: ", numbers[1],
-                       " blocks in host memory were asked for, but the policy's Backend has no "
-                       "'run' for 'SwapBlocksArgs'; see with/tiers/swap_blocks.hpp");
+    check<ConfigError>(
+        numbers[1] == 0 || !Pool::kHasHostBlocks || OutsideCopies<Backend, Pool>::kAreMade,
+        "host_kv_size: ", numbers[1],
+        " blocks in host memory were asked for, but the policy's Backend has no "
+        "'run' for 'SwapBlocksArgs'; see with/tiers/swap_blocks.hpp");
     begin_stage<Backend>(config_, "recording graphs");
     guard([&] {
       ranks_.on_all([&](Rank& rank) {

@@ -6,8 +6,6 @@
 #include "nanovllm/engine/step/step_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/model/forward_batch.hpp"
-#include "nanovllm/ops/backend.hpp"
-#include "nanovllm/with/tiers/swap_blocks.hpp"
 
 namespace nanovllm {
 
@@ -20,11 +18,5 @@ namespace nanovllm {
 /// The format of a pool.
 template <class Pool>
 using KvElementOf = typename decltype(std::declval<Pool&>().layer(0))::Format;
-
-/// Whether blocks of `Pool` can be copied to host memory and back.
-template <class Backend, class Pool>
-inline constexpr bool kSwapsBlocks = requires {
-  requires Pool::kHasHostBlocks && RunsOp<Backend, SwapBlocksArgs<KvElementOf<Pool>>>;
-};
 
 }  // namespace nanovllm

@@ -9,9 +9,31 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/step/executor_steps.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
-#include "nanovllm/with/tiers/swap_blocks.hpp"
 
 namespace nanovllm {
+
+/// Elements from a layer of a pool to the next, of those that `view` gives.
+template <class Pool, class View>
+[[nodiscard]] std::int64_t layer_stride(Pool& pool, View (Pool::*view)(std::int64_t)) {
+  return pool.num_layers() > 1 ? (pool.*view)(1).data - (pool.*view)(0).data : 0;
+}
+
+/// Copies between a pool and what its block manager keeps outside of it. This template makes none.
+/// The header of what is kept there specialises it for such pools, with these members.
+template <class Backend, class Pool>
+struct OutsideCopies {
+  static constexpr bool kAreMade = false;
+  /// Whether copies are made while later ops run, so that each layer is to be awaited.
+  static constexpr bool kAreAwaited = false;
+
+  /// Begins to copy: the list `down` first, then `up`.
+  static void begin(Backend&, Pool&, VectorView<const BlockCopy> /*down*/,
+                    VectorView<const BlockCopy> /*up*/) {
+    throw Error("swap_blocks: the policy's Tiers or its Backend has none");
+  }
+  /// What is enqueued from now on finds all copies in `layer` and those before it made.
+  static void await(Backend&, std::int64_t /*layer*/) {}
+};
 
 /// A step's lists of copies, see StepPlan.
 struct StepCopies {
@@ -20,14 +42,14 @@ struct StepCopies {
   VectorView<const BlockCopy> up{};      ///< in host memory
 };
 
-/// Makes a step's copies, and hands out the pool's layers. Where a backend copies to host memory
-/// and back while it computes (AwaitSwapArgs), whatever uses a layer waits for that layer's
-/// copies, so that the first layers are computed while blocks of later ones still arrive. Whatever
-/// happens in between, after the end of its life all copies are awaited.
+/// Makes a step's copies, and hands out the pool's layers. Where copies from outside are made while
+/// the backend computes, whatever uses a layer waits for that layer's copies, so that the first
+/// layers are computed while blocks of later ones still arrive. Whatever happens in between, after
+/// the end of its life all copies are awaited.
 template <class Backend, class Pool>
 class StepKv {
   using Kv = KvElementOf<Pool>;
-  static constexpr bool kAwaits = kSwapsBlocks<Backend, Pool> && RunsOp<Backend, AwaitSwapArgs>;
+  using FromOutside = OutsideCopies<Backend, Pool>;
 
  public:
   /// Without copies.
@@ -36,9 +58,9 @@ class StepKv {
   /// Begins to make `copies`. Throws ShapeError for those that cannot be, as far as the backend
   /// sees it, and Error for copies to host memory where it has no such op.
   StepKv(Backend& backend, Pool& pool, const StepCopies& copies) : StepKv(backend, pool) {
-    const bool swaps = !copies.down.empty() || !copies.up.empty();
-    if (swaps) swap(copies.down, copies.up);
-    if (swaps && kAwaits) {
+    const bool has_outside = !copies.down.empty() || !copies.up.empty();
+    if (has_outside) FromOutside::begin(backend, pool, copies.down, copies.up);
+    if (has_outside && FromOutside::kAreAwaited) {
       inside_ = copies.inside;
       next_ = 0;
     } else {
@@ -69,7 +91,7 @@ class StepKv {
 
  private:
   void arrive(std::int64_t layer) {
-    if constexpr (kAwaits) backend_.run(AwaitSwapArgs{layer});
+    FromOutside::await(backend_, layer);
     copy_inside(layer, 1, inside_);
   }
 
@@ -78,28 +100,9 @@ class StepKv {
                    VectorView<const BlockCopy> copies) {
     if (copies.empty()) return;
     backend_.run(CopyBlocksArgs<Kv>{.first_layer = pool_.layer(layer),
-                                    .layer_stride = stride_of(&Pool::layer),
+                                    .layer_stride = layer_stride(pool_, &Pool::layer),
                                     .num_layers = num_layers,
                                     .copies = copies});
-  }
-
-  void swap(VectorView<const BlockCopy> down, VectorView<const BlockCopy> up) {
-    if constexpr (kSwapsBlocks<Backend, Pool>) {
-      backend_.run(SwapBlocksArgs<Kv>{.device = pool_.layer(0),
-                                      .device_stride = stride_of(&Pool::layer),
-                                      .host = pool_.host_layer(0),
-                                      .host_stride = stride_of(&Pool::host_layer),
-                                      .num_layers = pool_.num_layers(),
-                                      .down = down,
-                                      .up = up});
-    } else {
-      throw Error("swap_blocks: the policy's Tiers or its Backend has none");
-    }
-  }
-
-  /// Elements from a layer of a pool to the next.
-  [[nodiscard]] std::int64_t stride_of(KvView<Kv> (Pool::*view)(std::int64_t)) const {
-    return pool_.num_layers() > 1 ? (pool_.*view)(1).data - (pool_.*view)(0).data : 0;
   }
 
   Backend& backend_;

@@ -4,16 +4,45 @@
 #include <cstdint>
 #include <memory>
 
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/step/executor_steps.hpp"
+#include "nanovllm/engine/step/step_kv.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/ops/backend.hpp"
 #include "nanovllm/with/tiers/cpu/swap_blocks.hpp"
+#include "nanovllm/with/tiers/swap_blocks.hpp"
 #include "nanovllm/with/tiers/swapping.hpp"
 #include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 namespace nanovllm {
+
+/// A step's copies between a pool and host memory, by the backend's ops, if it has them.
+template <class Backend, class Pool>
+requires(Pool::kHasHostBlocks&& RunsOp<
+         Backend, SwapBlocksArgs<KvElementOf<Pool>>>) struct OutsideCopies<Backend, Pool> {
+  static constexpr bool kAreMade = true;
+  static constexpr bool kAreAwaited = RunsOp<Backend, AwaitSwapArgs>;
+
+  static void begin(Backend& backend, Pool& pool, VectorView<const BlockCopy> down,
+                    VectorView<const BlockCopy> up) {
+    backend.run(
+        SwapBlocksArgs<KvElementOf<Pool>>{.device = pool.layer(0),
+                                          .device_stride = layer_stride(pool, &Pool::layer),
+                                          .host = pool.host_layer(0),
+                                          .host_stride = layer_stride(pool, &Pool::host_layer),
+                                          .num_layers = pool.num_layers(),
+                                          .down = down,
+                                          .up = up});
+  }
+  static void await(Backend& backend, std::int64_t layer) {
+    if constexpr (kAreAwaited) backend.run(AwaitSwapArgs{layer});
+  }
+};
 
 /// Fills in the statistics of the host's pool.
 template <class Blocks>
