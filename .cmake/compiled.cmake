@@ -133,6 +133,7 @@ set(_nanovllm_wings_of_models
 )
 set(_nanovllm_wings_of_engines
   with/any
+  with/beams
   with/pooling
   with/sessions
   with/tiers

@@ -23,6 +23,7 @@
 #include "nanovllm/text.hpp"
 #include "nanovllm/version.hpp"
 #include "nanovllm/with/any.hpp"
+#include "nanovllm/with/beams.hpp"
 #include "nanovllm/with/eight_bits.hpp"
 #include "nanovllm/with/gguf.hpp"
 #include "nanovllm/with/gpt2.hpp"

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,10 +41,11 @@ void expect(bool has_parts, const char* what, const char* header, const std::str
   if (!is_right) ++num_wrong;
 }
 
-std::string num_tokens(const fs::path& model) {
+std::string num_tokens(const fs::path& model, std::optional<int> beam_width = {}) {
   Engine engine({.model = model, .max_num_seqs = 2, .max_model_len = 16});
-  const auto output = engine.generate(nvllm::Prompt(std::vector<nvllm::TokenId>{1, 2, 3}),
-                                      {.temperature = 0.f, .max_tokens = 4, .ignore_eos = true});
+  nvllm::SamplingParams params{.temperature = 0.f, .max_tokens = 4, .ignore_eos = true};
+  params.beam_width = beam_width;
+  const auto output = engine.generate(nvllm::Prompt(std::vector<nvllm::TokenId>{1, 2, 3}), params);
   return output.error.empty() ? std::to_string(output.token_ids.size()) : output.error;
 }
 
@@ -83,6 +85,9 @@ int main(int argc, char** argv) {
   for (const char* packed : {"packed/awq", "packed/ct"})
     expect(has_parts, packed, "with/eight_bits.hpp", "4",
            [&] { return num_tokens(fixtures / packed); });
+
+  expect(has_parts, "beams", "with/beams.hpp", "4",
+         [&] { return num_tokens(fixtures / "fp8/block", 2); });
 
   std::string warnings;
   Engine engine({.model = models / "fairytale",

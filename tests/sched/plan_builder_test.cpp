@@ -156,7 +156,7 @@ TEST_CASE("a block that several beams hold must be copied by all but the last to
     blocks.share({.blocks = a->block_table});
   }
   Sequence &b = *others[0], &c = *others[1];
-  for (Sequence* s : {a.get(), &b, &c}) s->is_beam = true;
+  for (Sequence* s : {a.get(), &b, &c}) s->is_chosen = true;
   const std::vector<Sequence*> queue{a.get(), &b, &c};
   const WaitingQueue waiting;
   PlanBuilder<Blocks> builder(SchedulerView{queue, waiting}, blocks);

@@ -31,9 +31,9 @@ struct Fork {
   return {.source = source, .num_tokens = static_cast<std::int32_t>(differs - s.tokens.begin())};
 }
 
-/// The longest beginning of beam `s` that the one it continues has, or a sibling has computed.
-/// Beams part and meet at any token. O(siblings · tokens).
-[[nodiscard]] inline Fork find_beam_fork(const Sequence& s) {
+/// The longest beginning of `s`, whose tokens are chosen, that the one it continues has, or a
+/// sibling has computed. They part and meet at any token. O(siblings · tokens).
+[[nodiscard]] inline Fork find_chosen_fork(const Sequence& s) {
   Fork fork = find_continued(s);
   for (const Sequence* at = s.next_sibling; at != nullptr && at != &s; at = at->next_sibling) {
     if (at->status != SequenceStatus::running) continue;
@@ -48,9 +48,10 @@ struct Fork {
 }
 
 /// Looks at the one that `s`, which waits, continues, and among its siblings. The last token of a
-/// sequence is never shared: its logits are wanted. O(siblings), for beams times their tokens.
+/// sequence is never shared: its logits are wanted. O(siblings), times their tokens if they are
+/// chosen.
 [[nodiscard]] inline Fork find_fork(const Sequence& s) {
-  if (s.is_beam) return find_beam_fork(s);
+  if (s.is_chosen) return find_chosen_fork(s);
   Fork fork = find_continued(s);
   const std::int32_t most = std::min(s.num_prompt_tokens, s.num_tokens() - 1);
   bool will_be = false;

@@ -128,7 +128,7 @@ class PlanBuilder {
   [[nodiscard]] bool must_wait(const Sequence& s) const {
     if (s.num_prompt_logits_left > 0) return false;  // it computes its prompt in any case
     const Fork fork = find_fork(s);
-    if (fork.must_wait && !s.is_beam) return true;
+    if (fork.must_wait && !s.is_chosen) return true;
     const std::int32_t num_own = std::max(s.kept.num_tokens, fork.num_tokens);
     return std::any_of(prefilling_.begin(), prefilling_.end(), [&](const Prefilling& other) {
       return goes_before(*other.sequence, s) &&
@@ -212,13 +212,13 @@ class PlanBuilder {
   }
 
   /// Blocks that admission keeps for a sequence: of its known tokens, and one more where it may
-  /// still grow. The very last token it may have is never computed. A beam may have to copy its
-  /// last block.
+  /// still grow. The very last token it may have is never computed. One whose tokens are chosen
+  /// may have to copy its last block.
   static std::int32_t num_blocks_wanted(const Sequence& s) {
     const std::int64_t grown = std::int64_t{s.num_tokens()} + Blocks::block_size();
     return Blocks::blocks_for(
                static_cast<std::int32_t>(std::min<std::int64_t>(grown, s.max_total_tokens - 1))) +
-           (s.is_beam ? 1 : 0);
+           (s.is_chosen ? 1 : 0);
   }
 
   /// For `kept[i]`, which finds no block, or cannot be planned for.

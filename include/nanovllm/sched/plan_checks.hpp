@@ -120,7 +120,7 @@ NANOVLLM_INLINE void check_planned(const PlannedSequence& p, std::int32_t block_
   check(is_new ? !s.has_pending_token() : !s.is_unsettled(), "begin: request ", s.id,
         " cannot be in a step before it is known how its ", is_new ? "last token" : "tokens",
         " were drawn");
-  check(!s.is_beam || p.num_logits <= 1, "begin: request ", s.id,
+  check(!s.is_chosen || p.num_logits <= 1, "begin: request ", s.id,
         ", a beam, cannot guess what it draws");
   const std::int32_t num_wanted = s.wants_hidden ? p.num_hidden : p.num_logits;
   check(num_wanted >= 0 && num_wanted == p.num_outputs() && p.num_hidden <= 1 &&
@@ -171,11 +171,11 @@ NANOVLLM_INLINE void check_outcomes(const StepPlan& plan, std::span<const StepOu
     const bool has_ended = s.status == SequenceStatus::finished;
     if (p.num_outputs() > 0 && next < outcomes.size() && outcomes[next].sequence == &s) {
       const std::size_t count = outcomes[next++].tokens.size();
-      const bool fits = s.is_beam || s.wants_hidden
+      const bool fits = s.is_chosen || s.wants_hidden
                             ? count == 0
                             : count >= 1 && count <= static_cast<std::size_t>(p.num_logits);
-      check(has_ended || fits, "commit: request ", s.id, s.is_beam ? ", a beam," : "", " sampled ",
-            p.num_logits, " tokens, but its outcome has ", count);
+      check(has_ended || fits, "commit: request ", s.id, s.is_chosen ? ", a beam," : "",
+            " sampled ", p.num_logits, " tokens, but its outcome has ", count);
     } else {
       check(p.num_outputs() == 0 || has_ended, "commit: request ", s.id, " has no outcome");
     }

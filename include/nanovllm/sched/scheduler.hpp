@@ -15,8 +15,8 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/sched/batch_config.hpp"
-#include "nanovllm/sched/beams.hpp"
 #include "nanovllm/sched/block_owner.hpp"
+#include "nanovllm/sched/choices.hpp"
 #include "nanovllm/sched/outside.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/policy/continuous_batching.hpp"
@@ -51,7 +51,7 @@ namespace nanovllm {
 /// Blocks change hands at once, even those that a step under way still writes to: **steps must be
 /// computed in the order in which they began**, so the next holder of a block writes to it later.
 ///
-/// Beams that await a choice have a class of their own: `beams` leads to it. Who keeps blocks for
+/// Sequences whose tokens are chosen have a class of their own: Choices. Who keeps blocks for
 /// sequences to come is a BlockOwner: `owners`. What is kept outside of the pool is the block
 /// manager's, see Outside.
 ///
@@ -109,14 +109,14 @@ class Scheduler {
 
   /// Frees blocks or places. Call it repeatedly while `schedule` finds nothing to compute and no
   /// step is under way. Owners lose their blocks first, so that they keep no request from being
-  /// served, unless beams that have drawn take all places; then these lose theirs. Returns whether
-  /// there was anything to free.
+  /// served, unless those that await a choice take all places; then these lose theirs. Returns
+  /// whether there was anything to free.
   bool free_blocks() noexcept {
     const auto ask = [this](bool (BlockOwner::*free)() noexcept) {
       return std::ranges::any_of(states_.owners(), [&](auto& owner) { return (*owner.*free)(); });
     };
-    return (!beams_.take_all(config_.max_num_seqs) && ask(&BlockOwner::evict_one)) ||
-           beams_.preempt() || ask(&BlockOwner::give_up_any);
+    return (!choices_.take_all(config_.max_num_seqs) && ask(&BlockOwner::evict_one)) ||
+           choices_.preempt() || ask(&BlockOwner::give_up_any);
   }
 
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there is
@@ -207,7 +207,7 @@ class Scheduler {
     states_.forget_kv();
   }
 
-  [[nodiscard]] Beams<States>& beams() { return beams_; }
+  [[nodiscard]] Choices<States>& choices() { return choices_; }
   [[nodiscard]] BlockOwners& owners() { return states_.owners(); }
   [[nodiscard]] const BlockOwners& owners() const { return states_.owners(); }
 
@@ -268,8 +268,8 @@ class Scheduler {
     if (outcome != nullptr) {
       for (const TokenId token : outcome->tokens) s.tokens.push_back(token);
       s.pending.pop_oldest();
-      if (s.is_beam) {
-        beams_.await_choice(s);
+      if (s.is_chosen) {
+        choices_.await_choice(s);
       } else if (p.num_hidden == 0) {
         end = std::min(p.end, s.num_known_tokens() - 1);
       }
@@ -298,7 +298,7 @@ class Scheduler {
 
   BatchConfig config_;
   States states_;
-  Beams<States> beams_{states_};
+  Choices<States> choices_{states_};
   [[no_unique_address]] Preemption preemption_;
   std::uint64_t num_arrivals_ = 0;
   int num_under_way_ = 0;

@@ -20,7 +20,7 @@ namespace nanovllm {
 enum class SequenceStatus : std::uint8_t {
   waiting,
   running,
-  awaiting_choice,  ///< in no queue and without blocks: a beam that awaits a choice
+  awaiting_choice,  ///< in no queue and without blocks: its next token is to be chosen
   finished,
   parked,  ///< it is a BlockOwner's, and keeps its blocks for those that continue it
 };
@@ -46,10 +46,10 @@ struct alignas(64) Sequence {
   std::uint64_t arrival = 0;  ///< rank in the order of arrival, from 1; set by the scheduler
   SequenceStatus status = SequenceStatus::waiting;
   FinishReason finish_reason = FinishReason::none;
-  /// What steps draw for it are candidates: its tokens come by `Beams::reorder`.
-  bool is_beam = false;
-  /// A beam that has nothing to compute before the next `Beams::reorder`: its candidates were
-  /// drawn, or it is one of those that begin after the first choice.
+  /// What steps draw for it are candidates: its tokens come by `Choices::apply`.
+  bool is_chosen = false;
+  /// It has nothing to compute before the next `Choices::apply`: its candidates were drawn, or it
+  /// is one of those that begin after the first choice.
   bool awaits_choice = false;
   bool wants_hidden = false;  ///< it draws nothing: its last token's row gives its hidden state
   std::int32_t num_computed_tokens = 0;  ///< K and V of tokens [0, n) are in the cache, or will be
@@ -91,10 +91,10 @@ struct alignas(64) Sequence {
   }
   [[nodiscard]] bool has_pending_token() const { return !pending.empty(); }
   /// Between two calls of the scheduler's `begin`: whether the step under way draws several tokens
-  /// for it, of which it may keep fewer, or it is a beam whose next token is not chosen yet. No
+  /// for it, of which it may keep fewer, or its next token is not chosen yet. No
   /// other step can have it before its tokens are known.
   [[nodiscard]] bool is_unsettled() const {
-    return pending.size() > 1 || awaits_choice || (is_beam && !pending.empty());
+    return pending.size() > 1 || awaits_choice || (is_chosen && !pending.empty());
   }
   /// Where token `position`, in [0, num_tokens()), comes from.
   [[nodiscard]] TokenSource token_source(std::int32_t position) const {

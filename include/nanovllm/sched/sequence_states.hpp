@@ -23,7 +23,7 @@ namespace nanovllm {
 ///
 ///     add → waiting ⇄ running → finished
 ///              ⇅         ⇅
-///          awaiting_choice             (beams alone)
+///          awaiting_choice             (see Choices)
 ///
 /// It knows nothing of steps; `Scheduler` decides who moves when. Nothing here fails: what could,
 /// the scheduler checks before it moves anything.

@@ -79,7 +79,7 @@ struct StepPlan {
 struct StepOutcome {
   Sequence* sequence = nullptr;
   /// Appended to the sequence: 1 to num_logits. If fewer, the other rows were computed for nothing.
-  /// None for a beam, which awaits the choice among all candidates then (Beams::reorder), and for
+  /// None for one that awaits the choice among all candidates then (Choices::apply), and for
   /// one that gave its hidden state.
   std::span<const TokenId> tokens{};
   FinishReason finish_reason = FinishReason::none;  ///< other than none: it is done with the last

@@ -22,6 +22,7 @@
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
+#include "nanovllm/with/beams.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
 #include "nanovllm/with/tiers/swapping.hpp"
 

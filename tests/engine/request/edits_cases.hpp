@@ -20,6 +20,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
+#include "nanovllm/with/beams.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -16,6 +16,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/with/beams.hpp"
 #include "nanovllm/with/sessions.hpp"
 
 using namespace nanovllm;

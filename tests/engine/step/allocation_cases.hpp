@@ -17,6 +17,7 @@
 #include "engine/models.hpp"
 #include "failing_new.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
+#include "nanovllm/with/beams.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/sessions.hpp"
 

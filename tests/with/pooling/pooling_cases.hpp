@@ -20,6 +20,7 @@
 #include "engine/models.hpp"
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/with/beams.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/sessions.hpp"
 

@@ -37,7 +37,7 @@ class Delivery {
              Clock::time_point now);
 
   /// Gives every sampled sequence its tokens, up to the one that ends it; hidden states to those
-  /// that want them, which end; the candidates of beams to their BeamGroup; and the
+  /// that want them, which end; candidates to the TokenChooser; and the
   /// log-probabilities of prompts to their requests. Sequences that ended while the step was under
   /// way get nothing from it.
   void accept(const StepPlan& plan, const StepResults& results);
@@ -156,9 +156,9 @@ NANOVLLM_INLINE void Delivery::accept_prompt(const PlannedSequence& planned,
 
 NANOVLLM_INLINE void Delivery::accept(RequestSequence& sequence, const StepResults& results,
                                       std::int64_t first, std::int32_t count) {
-  if (sequence.is_beam) {
-    sequence.request().beams()->take(sequence.sample(), results.top_tokens.at(first),
-                                     results.top_logprobs.at(first));
+  if (sequence.is_chosen) {
+    sequence.request().chooser()->take(sequence.sample(), results.top_tokens.at(first),
+                                       results.top_logprobs.at(first));
     outcomes_.push_back({.sequence = &sequence});
     return;
   }

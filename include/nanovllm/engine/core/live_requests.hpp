@@ -1,6 +1,7 @@
 #pragma once
 /// The requests that an engine serves, from the inbox to their ends.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -95,15 +96,15 @@ class LiveRequests {
     }
   }
 
-  /// A step is committed. Ends the requests whose sequences it has finished. Where all beams of a
-  /// request have drawn, chooses the candidates that continue.
+  /// A step is committed. Ends the requests whose sequences it has finished. Where all
+  /// sequences of a request await a choice, makes it.
   void finish_step(const Delivery& delivery, Clock::time_point now) noexcept {
     num_sampled_tokens_ += delivery.num_tokens();
     for (const StepOutcome& outcome : delivery.outcomes()) {
       if (outcome.finish_reason != FinishReason::none) finish(outcome, delivery);
     }
     for (const StepOutcome& outcome : delivery.outcomes()) {
-      if (outcome.sequence->is_beam) choose_beams_of(outcome, now);
+      if (outcome.sequence->is_chosen) choose_tokens_of(outcome, now);
     }
   }
 
@@ -159,25 +160,26 @@ class LiveRequests {
       end(request, outcome.finish_reason, delivery.error_of(sequence));
   }
 
-  void choose_beams_of(const StepOutcome& outcome, Clock::time_point now) noexcept {
+  void choose_tokens_of(const StepOutcome& outcome, Clock::time_point now) noexcept {
     Request& request = RequestSequence::of(*outcome.sequence).request();
-    if (request.has_ended() || !BeamGroup::is_ready(request.sequences())) return;
+    const auto awaits = [](const auto& sequence) { return sequence->awaits_choice; };
+    if (request.has_ended() || !std::ranges::all_of(request.sequences(), awaits)) return;
     try {
-      choose_beams(request, now);
+      choose_tokens(request, now);
     } catch (...) {
       request.output().is_refused = is_request_error(std::current_exception());
       end(request, FinishReason::error, message_of(std::current_exception()));
     }
   }
 
-  /// All beams of `request` have drawn: the best candidates continue, or the search is over.
-  void choose_beams(Request& request, Clock::time_point now) {
-    const auto slots = request.beams()->choose(request.sequences());
-    scheduler_.beams().reorder(slots);
+  /// All sequences of `request` have drawn: the chosen tokens are theirs, or it is over.
+  void choose_tokens(Request& request, Clock::time_point now) {
+    const auto choices = request.chooser()->choose(request.sequences());
+    scheduler_.choices().apply(choices);
     num_sampled_tokens_ += static_cast<std::int64_t>(request.sequences().size());
-    request.mark_beams(now, inbox_.latencies());
-    if (!slots.empty()) return;
-    const std::vector<FinishReason> reasons = request.complete_beams();
+    request.mark_choice(now, inbox_.latencies());
+    if (!choices.empty()) return;
+    const std::vector<FinishReason> reasons = request.complete_chosen();
     for (std::size_t i = reasons.size(); --i > 0;)
       end_sample(request, *request.sequences()[i], reasons[i]);
     end(request, reasons[0], {});

@@ -125,9 +125,6 @@ class Frontend {
 
   void check_length(std::int64_t count) const;
 
-  /// Throws RequestError unless the samplers can list the candidates of a beam search.
-  void check_beams(const SequenceTerms& terms, std::size_t num_prompt_tokens) const;
-
   /// A text that is too long is refused, with a ContextLengthError, without being encoded as a
   /// whole.
   [[nodiscard]] std::vector<TokenId> encode_text(const std::string& text, bool adds_tokens,
@@ -235,7 +232,6 @@ NANOVLLM_INLINE std::shared_ptr<Request> Frontend::queue(std::vector<TokenId> to
   check_prompt(tokens);
   const RequestId id = next_id_.fetch_add(1, std::memory_order_relaxed);
   SequenceTerms terms = make_terms(params, id, tokens.size());
-  if (params.beam_width) check_beams(terms, tokens.size());
   auto request =
       std::make_shared<Request>(id, std::move(terms), std::move(tokens),
                                 text_.tokenizer ? &*text_.tokenizer : nullptr, std::move(callback));
@@ -320,16 +316,6 @@ NANOVLLM_INLINE void Frontend::check_tokens(const std::vector<TokenId>& tokens,
     check<RequestError>(token >= 0 && token < rules_.vocab_size, "token id ", token, " in ", where,
                         " is not in [0, vocab_size = ", rules_.vocab_size, ")");
   }
-}
-
-NANOVLLM_INLINE void Frontend::check_beams(const SequenceTerms& terms,
-                                           std::size_t num_prompt_tokens) const {
-  const std::int64_t num_listed =
-      terms.beam_search(static_cast<std::int32_t>(num_prompt_tokens)).num_listed();
-  const std::int64_t most = std::min(std::int64_t{kMaxBeamCandidates}, rules_.vocab_size);
-  check<RequestError>(num_listed <= most, "beam_width ", *terms.params.beam_width, " with ",
-                      terms.end_tokens.size(), " end tokens needs the ", num_listed,
-                      " likeliest tokens of every beam, but there are at most ", most);
 }
 
 NANOVLLM_INLINE std::vector<TokenId> Frontend::encode(const Prompt& prompt, bool adds_tokens,

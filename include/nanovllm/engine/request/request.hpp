@@ -11,12 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/door.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/engine/request/beam_group.hpp"
 #include "nanovllm/engine/request/latency.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/request_sequence.hpp"
+#include "nanovllm/engine/request/token_chooser.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
@@ -67,8 +70,8 @@ class Request {
     for (const auto& sequence : sequences_) sequence->salt = salt;
   }
 
-  /// The search that its sequences are the beams of; null where they are samples.
-  [[nodiscard]] BeamGroup* beams() const { return beams_.get(); }
+  /// Of its sequences' tokens; null where they are drawn.
+  [[nodiscard]] TokenChooser* chooser() const { return chooser_.get(); }
 
   using Clock = RequestSequence::Clock;
 
@@ -86,12 +89,13 @@ class Request {
     output_.prompt_logprobs[static_cast<std::size_t>(position)] = std::move(logprobs);
   }
 
-  /// Its beams have their next tokens.
-  void mark_beams(Clock::time_point now, Latencies& latencies);
+  /// Its sequences have the tokens that were chosen.
+  void mark_choice(Clock::time_point now, Latencies& latencies);
 
-  /// A beam search is over: the first sequences get the completions, best first. Returns how each
-  /// sequence ends; those without a completion like the first.
-  [[nodiscard]] std::vector<FinishReason> complete_beams();
+  /// The chooser is done. Returns how each sequence ends.
+  [[nodiscard]] std::vector<FinishReason> complete_chosen() {
+    return chooser_->complete(sequences_, static_cast<std::size_t>(terms_.params.n));
+  }
 
   /// Whether `output` is final.
   [[nodiscard]] bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
@@ -138,11 +142,11 @@ class Request {
   void fail_output(const std::string& error) noexcept;
 
   const RequestId id_;
-  const SequenceTerms terms_;
+  SequenceTerms terms_;
   const bool has_callback_;
   std::shared_ptr<Sequence> continued_;
   std::vector<std::unique_ptr<RequestSequence>> sequences_;
-  std::unique_ptr<BeamGroup> beams_;
+  std::unique_ptr<TokenChooser> chooser_;
   Output output_;
   std::atomic<bool> has_ended_{false};
   EventList end_events_;  // one for each sequence that has not ended
@@ -177,7 +181,9 @@ NANOVLLM_INLINE Request::Request(RequestId id, SequenceTerms terms, std::vector<
   if (terms_.params.prompt_logprobs) output_.prompt_logprobs.resize(prompt.size());
   const std::int32_t count = num_samples(terms_.params);
   if (terms_.params.beam_width) {
-    beams_ = std::make_unique<BeamGroup>(terms_.beam_search(output_.num_prompt_tokens));
+    const auto search = detail::through<RequestError>(search_with_beams_door,
+                                                      "nanovllm/with/beams.hpp", "beam_width");
+    chooser_ = search(terms_, output_.num_prompt_tokens);
   }
   const bool has_listener = has_callback_ && is_streamed(terms_.params);
   for (std::int32_t i = 0; i < count; ++i) {
@@ -209,33 +215,13 @@ NANOVLLM_INLINE void finish(RequestSequence& sequence, FinishReason reason,
 
 }  // namespace detail
 
-NANOVLLM_INLINE void Request::mark_beams(Clock::time_point now, Latencies& latencies) {
+NANOVLLM_INLINE void Request::mark_choice(Clock::time_point now, Latencies& latencies) {
   mark_token(now, latencies);
   for (std::int32_t i = 0; i < terms_.params.n; ++i) {  // as if the completions were drawn
     const Clock::time_point before = sequences_[static_cast<std::size_t>(i)]->mark_tokens(now);
     if (before != Clock::time_point{})
       latencies.inter_token.add(std::chrono::duration<double>(now - before).count());
   }
-}
-
-NANOVLLM_INLINE std::vector<FinishReason> Request::complete_beams() {
-  const BeamSearch& search = beams_->search();
-  const auto wanted = static_cast<std::size_t>(terms_.params.n);
-  check(search.hypotheses().size() >= wanted, "beam search: ", wanted,
-        " completions are wanted, and ", search.hypotheses().size(), " were found");
-  std::vector<FinishReason> reasons(sequences_.size());
-  for (std::size_t i = 0; i < wanted; ++i) {
-    const BeamSearch::Hypothesis& found = search.hypotheses()[i];
-    if (found.cumulative_logprob == -std::numeric_limits<float>::infinity()) {
-      check<RequestError>(i > 0, "beam search: no text was found that the constraints allow");
-      reasons[i] = FinishReason::error;
-      continue;
-    }
-    reasons[i] =
-        sequences_[i]->complete(search.tokens(found.node), found.cumulative_logprob, found.score);
-  }
-  std::fill(reasons.begin() + static_cast<std::ptrdiff_t>(wanted), reasons.end(), reasons[0]);
-  return reasons;
 }
 
 NANOVLLM_INLINE EventList Request::finish(std::shared_ptr<Request> self, RequestSequence& sequence,

@@ -15,7 +15,6 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/ops/sampler.hpp"
-#include "nanovllm/sampling/beam_search.hpp"
 #include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sampling/resolve.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
@@ -40,16 +39,8 @@ struct SequenceTerms {
   std::unique_ptr<SequenceProcessors> (*make_processors)(const LogitsProcessorSetup&) =
       &StandardLogitsProcessors<>::make;
 
-  /// How to search with beams after a prompt of `num_prompt_tokens`, if `params` ask for it. These
-  /// terms must outlive the search.
-  [[nodiscard]] BeamSearchTerms beam_search(std::int32_t num_prompt_tokens) const {
-    return {.width = params.beam_width.value_or(1),
-            .length_penalty = params.length_penalty,
-            .early_stopping = params.early_stopping,
-            .max_tokens = max_total_tokens - num_prompt_tokens,
-            .min_tokens = params.min_tokens,
-            .end_tokens = end_tokens};
-  }
+  /// Each sequence draws so many candidates, of which a TokenChooser chooses; unset: tokens.
+  std::optional<std::int32_t> num_candidates{};
 };
 
 /// The state of one sequence from submission to its end. The scheduler's part of it is its base, so
@@ -133,7 +124,7 @@ class RequestSequence : public Sequence {
   /// Adds to `mask` what that draw must not give.
   void process(std::int32_t position, TokenMask& mask) const {
     if (!has_processors_) return;
-    if (is_beam) return process_beam(position, mask);
+    if (is_chosen) return process_anew(position, mask);
     processors_->process(position - num_prompt_tokens, mask);
   }
 
@@ -147,9 +138,9 @@ class RequestSequence : public Sequence {
   /// Takes the hidden state of the prompt's last token. Throws what the pooler throws.
   void pool(std::span<const float> hidden);
 
-  /// Takes all tokens of the completion at once: the outcome of a beam search. Returns how they
-  /// end. Throws like `accept`.
-  FinishReason complete(std::span<const TokenId> all, double cumulative_logprob, float beam_score);
+  /// Takes all tokens of the completion at once: those that were chosen. Returns how they end.
+  /// Throws like `accept`.
+  FinishReason complete(std::span<const TokenId> all, double cumulative_logprob, float score);
 
   /// Ends the completion. Text that was held back is released unless a stop string was found.
   void finish(FinishReason reason) noexcept;
@@ -163,9 +154,9 @@ class RequestSequence : public Sequence {
 
  private:
   [[nodiscard]] LogitsProcessorSetup processor_setup(const SamplingParams& params) const;
-  /// The same for a beam, whose tokens may be another's after each step: new processors are made
-  /// and given its tokens.
-  void process_beam(std::int32_t position, TokenMask& mask) const;
+  /// The same where tokens are chosen, and may be another's after each step: new processors are
+  /// made and given them.
+  void process_anew(std::int32_t position, TokenMask& mask) const;
 
   [[nodiscard]] FinishReason accept_last(TokenId token, std::optional<TokenLogprobs>&& logprobs);
 
@@ -186,7 +177,7 @@ class RequestSequence : public Sequence {
   const bool keeps_logprobs_;
   bool has_penalties_ = false;
   bool reads_tokens_ = false;
-  /// Of a beam: whether other edits apply than `min_tokens`, which the search keeps alone.
+  /// Where tokens are chosen: whether other edits apply than `min_tokens`, which is the chooser's.
   bool has_processors_ = false;
   bool has_rules_ = false;
   bool was_scheduled_ = false;
@@ -220,10 +211,10 @@ namespace detail {
 /// How sample `i` of a request is drawn. Whether its log-probabilities are wanted or not, they are
 /// needed to tell the likeliest.
 NANOVLLM_INLINE SamplingRow sampling_of(const SequenceTerms& terms, std::int32_t i) {
-  if (terms.params.beam_width) {  // its candidates count alone
+  if (terms.num_candidates) {  // they count alone
     SamplingRow row{};
     row.temperature = 0;
-    row.num_logprobs = static_cast<std::int32_t>(terms.beam_search(0).num_listed());
+    row.num_logprobs = *terms.num_candidates;
     return row;
   }
   SamplingRow row = sampling_row(terms.params);
@@ -257,13 +248,13 @@ NANOVLLM_INLINE RequestSequence::RequestSequence(Request& request, const Sequenc
   max_total_tokens = terms.max_total_tokens;
   priority = terms.params.priority;
   tokens = std::move(prompt);
-  is_beam = terms.params.beam_width.has_value();
-  awaits_choice = is_beam && sample > 0;
+  is_chosen = terms.num_candidates.has_value();
+  awaits_choice = is_chosen && sample > 0;
   wants_hidden = terms.params.pooler != nullptr;
   has_penalties_ = nanovllm::has_penalties(terms.params);
   const bool has_edits =
       has_penalties_ || !terms.params.logit_bias.empty() || terms.params.functor_argument != 0;
-  if (is_beam) {
+  if (is_chosen) {
     SamplingParams params = terms.params;
     if (!has_edits) params.min_tokens = 0;
     has_processors_ = terms.make_processors(processor_setup(params)) != nullptr;
@@ -287,7 +278,7 @@ RequestSequence::processor_setup(const SamplingParams& params) const {
           .bad_words = terms_.bad_words};
 }
 
-NANOVLLM_INLINE void RequestSequence::process_beam(std::int32_t position, TokenMask& mask) const {
+NANOVLLM_INLINE void RequestSequence::process_anew(std::int32_t position, TokenMask& mask) const {
   const auto processors = terms_.make_processors(processor_setup(terms_.params));
   for (std::int32_t i = num_prompt_tokens; i < position; ++i)
     processors->accept(tokens[static_cast<std::size_t>(i)]);
@@ -315,12 +306,11 @@ NANOVLLM_INLINE void RequestSequence::pool(std::span<const float> hidden) {
 }
 
 NANOVLLM_INLINE FinishReason RequestSequence::complete(std::span<const TokenId> all,
-                                                       double cumulative_logprob,
-                                                       float beam_score) {
+                                                       double cumulative_logprob, float score) {
   FinishReason reason = FinishReason::none;
   for (const TokenId token : all) reason = accept(token, std::nullopt);
   completion_.cumulative_logprob = cumulative_logprob;
-  completion_.beam_score = beam_score;
+  completion_.beam_score = score;
   return reason;
 }
 

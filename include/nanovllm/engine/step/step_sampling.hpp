@@ -66,7 +66,7 @@ class StepSampling {
   [[nodiscard]] std::span<const TokenBias> sum_of_biases();
   /// Throws RequestError unless the last bitmap, less `bans`, has a token.
   void check_any_left(std::span<const TokenId> bans) const;
-  /// Single bans from `first_ban` on become bits: the candidates of a beam are listed without them.
+  /// Single bans from `first_ban` on become bits: candidates for a choice are listed without them.
   void bans_to_bits(std::ptrdiff_t first_ban, TokenMask& mask);
   void mark(RequestSequence& sequence, std::int32_t position, EditRow& row);
 
@@ -74,7 +74,7 @@ class StepSampling {
   bool edits_logits_;
   MarkSlots slots_;
   std::vector<TokenBias> biases_;           // of a row's processors
-  std::vector<std::uint8_t> lists_edited_;  // rows that are beams
+  std::vector<std::uint8_t> lists_edited_;  // rows of candidates
   HostSamplingBatch rows_;
   EditFields<HostOf> edits_;  // of no more rows than the last that has any, before `pack`
   SampleInputs inputs_;
@@ -117,7 +117,7 @@ NANOVLLM_INLINE void StepSampling::fill(const StepPlan& plan, std::vector<Fault>
     if (planned.num_prompt_logits > 0) fill_prompt_rows(planned);
     for (std::int32_t i = planned.num_logits; i-- > 0;) {
       rows_.rows.push_back(sequence.sampling_row(planned.end - i));
-      if (sequence.is_beam) {
+      if (sequence.is_chosen) {
         lists_edited_.resize(rows_.rows.size());
         lists_edited_.back() = true;
       }
@@ -151,14 +151,14 @@ NANOVLLM_INLINE void StepSampling::fill_prompt_rows(const PlannedSequence& plann
 }
 
 NANOVLLM_INLINE void StepSampling::fill_row(RequestSequence& sequence, std::int32_t position) {
-  if (sequence.is_beam && !sequence.request().beams()->is_alive(sequence.sample())) return;
+  if (sequence.is_chosen && !sequence.request().chooser()->is_alive(sequence.sample())) return;
   const auto num_masks = static_cast<std::int64_t>(edits_.masks.size()) / mask_words(vocab_size_);
   biases_.clear();
   TokenMask mask(rows_.banned.values, vocab_size_, edits_logits_ ? &edits_.masks : nullptr,
                  edits_logits_ ? &biases_ : nullptr);
   const auto first_ban = std::ssize(rows_.banned.values);
   sequence.process(position, mask);
-  if (sequence.is_beam)
+  if (sequence.is_chosen)
     bans_to_bits(first_ban, mask);
   else if (mask.has_bits())
     check_any_left(std::span(rows_.banned.values).subspan(static_cast<std::size_t>(first_ban)));
@@ -194,7 +194,7 @@ NANOVLLM_INLINE void StepSampling::mark(RequestSequence& sequence, std::int32_t 
   row.presence = params.presence_penalty;
   const MarkSlots::Place place = slots_.take(sequence.owner_id(), sequence.mark_slot, position);
   row.marks = place.slot;
-  if (place.is_current && !sequence.is_beam) return;  // a beam's tokens may be another's now
+  if (place.is_current && !sequence.is_chosen) return;  // else they may be another's now
   check(position <= sequence.num_known_tokens(), "step sampling: the tokens before number ",
         position, " are not known");
   edits_.mark_heads.push_back(

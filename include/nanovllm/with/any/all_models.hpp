@@ -5,6 +5,7 @@
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/with/any/registry.hpp"
+#include "nanovllm/with/beams/beam_group.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/packed_integers.hpp"
 #include "nanovllm/with/gguf/gguf_checkpoint.hpp"
 #include "nanovllm/with/gpt2/gpt2.hpp"

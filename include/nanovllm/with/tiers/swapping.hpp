@@ -88,7 +88,7 @@ class Outside<Blocks> {
   template <class Preemption>
   void preempt(Sequence& s, StepPlan& plan, const Preemption& preemption) noexcept {
     if constexpr (SwapsSequences<Preemption>) {
-      if (!preemption.swaps(s) || s.is_beam || s.block_table.empty()) return;
+      if (!preemption.swaps(s) || s.is_chosen || s.block_table.empty()) return;
       if (!blocks_.allocate_host(s.block_table.size(), s.kept.blocks)) {
         ++stats().num_fallbacks;
         return;

@@ -30,6 +30,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/with/beams.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
 
 using namespace nanovllm;

@@ -12,6 +12,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/with/beams.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -13,7 +13,7 @@
 
 using BackendFloat32 = nanovllm::Float32Policy;
 static bool backend_present() { return true; }
-#include "engine/request/beam_cases.hpp"
+#include "with/beams/beam_cases.hpp"
 
 namespace {
 

@@ -45,7 +45,7 @@ std::vector<std::unique_ptr<Sequence>> make_beams(RequestId first_id,
   std::vector<std::unique_ptr<Sequence>> beams;
   for (int i = 0; i < width; ++i) {
     beams.push_back(request(first_id + static_cast<RequestId>(i), tokens, max_new));
-    beams.back()->is_beam = true;
+    beams.back()->is_chosen = true;
     beams.back()->awaits_choice = i > 0;
   }
   for (std::size_t i = 0; width > 1 && i < beams.size(); ++i)
@@ -69,7 +69,7 @@ std::vector<Sequence*> add_beams(Engine& engine, const std::vector<TokenId>& tok
 std::vector<StepOutcome> outcomes_of(const StepPlan& plan) {
   std::vector<StepOutcome> result = outcomes(plan);
   for (StepOutcome& outcome : result) {
-    if (outcome.sequence->is_beam) outcome.tokens = {};
+    if (outcome.sequence->is_chosen) outcome.tokens = {};
   }
   return result;
 }
@@ -96,7 +96,7 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
   CHECK(beams[0]->tokens == iota(9));
   CHECK(engine.scheduler.schedule().empty());
   Sequence *a = beams[0], *b = beams[1], *c = beams[2];
-  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{a, a, 20}, {b, a, 21}, {c, a, 22}});
+  engine.scheduler.choices().apply(std::vector<Choice>{{a, a, 20}, {b, a, 21}, {c, a, 22}});
   engine.scheduler.check_invariants();
   // The others start as forks of the first one.
   StepPlan plan = step(engine);
@@ -109,7 +109,7 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
   }());
   // All three go on behind the second: two copies, and the last to write keeps the block.
   const BlockId last = b->block_table.back();
-  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{c, b, 30}, {a, b, 31}, {b, b, 32}});
+  engine.scheduler.choices().apply(std::vector<Choice>{{c, b, 30}, {a, b, 31}, {b, b, 32}});
   engine.scheduler.check_invariants();
   CHECK(engine.scheduler.blocks().ref_count(last) == 3);
   plan = step(engine);
@@ -119,11 +119,11 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
   CHECK(c->block_table.back() == last);
   CHECK(engine.scheduler.blocks().ref_count(last) == 1);
   // Nothing is shared but whole blocks now, and nothing copied.
-  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{a, a, 40}, {b, b, 41}, {c, c, 42}});
+  engine.scheduler.choices().apply(std::vector<Choice>{{a, a, 40}, {b, b, 41}, {c, c, 42}});
   plan = step(engine);
   CHECK(plan.block_copies.empty());
   // At the end of a block each takes a new one.
-  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{a, c, 50}, {b, c, 51}, {c, c, 52}});
+  engine.scheduler.choices().apply(std::vector<Choice>{{a, c, 50}, {b, c, 51}, {c, c, 52}});
   CHECK(engine.scheduler.blocks().ref_count(a->block_table[2]) == 3);
   plan = step(engine);
   CHECK(plan.block_copies.empty());
@@ -145,7 +145,7 @@ TEST_CASE("a beam that gives way is not swapped, but computed again", "[beams][s
   CHECK(engine.scheduler.blocks().swap_stats().num_out == 0);
   CHECK(engine.scheduler.blocks().swap_stats().num_fallbacks == 0);
   CHECK(engine.scheduler.blocks().num_free_host() == 20);
-  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{&beam, &beam, 20}});
+  engine.scheduler.choices().apply(std::vector<Choice>{{&beam, &beam, 20}});
   for (int i = 0; i < 5; ++i) step(engine);  // the other one ends
   CHECK(describe(step(engine)) == "| 2:0-8!");
 }
@@ -155,11 +155,11 @@ TEST_CASE("a cancelled step leaves a beam without the copy that may not have bee
   Simulated<Uncached> engine({.max_num_seqs = 8, .max_num_batched_tokens = 100}, 20);
   const auto beams = add_beams(engine, iota(6), 2);
   step(engine);
-  engine.scheduler.beams().reorder(
-      std::vector<BeamSlot>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
+  engine.scheduler.choices().apply(
+      std::vector<Choice>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
   step(engine);
-  engine.scheduler.beams().reorder(
-      std::vector<BeamSlot>{{beams[0], beams[1], 20}, {beams[1], beams[1], 21}});
+  engine.scheduler.choices().apply(
+      std::vector<Choice>{{beams[0], beams[1], 20}, {beams[1], beams[1], 21}});
   StepPlan plan = engine.scheduler.schedule();
   CHECK(describe(plan) == "1:7-8! 2:7-8! |");
   engine.scheduler.begin(plan);
@@ -174,18 +174,18 @@ TEST_CASE("beams that have drawn make room when nothing else can run", "[beams]"
   Simulated<Uncached> engine({.max_num_seqs = 8, .max_num_batched_tokens = 100}, 4);
   const auto beams = add_beams(engine, iota(9), 2, 7);
   step(engine);
-  engine.scheduler.beams().reorder(
-      std::vector<BeamSlot>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
+  engine.scheduler.choices().apply(
+      std::vector<Choice>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
   CHECK(describe(step(engine)) == "1:9-10! |");  // no room for the other
   CHECK(engine.scheduler.schedule().empty());
-  CHECK(engine.scheduler.beams().preempt());
+  CHECK(engine.scheduler.choices().preempt());
   engine.scheduler.check_invariants();
   CHECK(beams[0]->status == SequenceStatus::awaiting_choice);
-  CHECK_FALSE(engine.scheduler.beams().preempt());
+  CHECK_FALSE(engine.scheduler.choices().preempt());
   CHECK(describe(step(engine)) == "| 2:0-10!");
   // Behind one that is awaiting_choice there is nothing to share.
-  engine.scheduler.beams().reorder(
-      std::vector<BeamSlot>{{beams[0], beams[0], 30}, {beams[1], beams[0], 31}});
+  engine.scheduler.choices().apply(
+      std::vector<Choice>{{beams[0], beams[0], 30}, {beams[1], beams[0], 31}});
   engine.scheduler.check_invariants();
   CHECK(engine.scheduler.num_running() == 0);
   CHECK(beams[1]->tokens.back() == 31);
@@ -206,8 +206,8 @@ TEST_CASE("where beams wait for places, not for blocks, what is held stays", "[b
   REQUIRE(held.block_table.size() == 4);
   const auto beams = add_beams(engine, iota(13), 2, 9);
   step(engine);
-  engine.scheduler.beams().reorder(
-      std::vector<BeamSlot>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
+  engine.scheduler.choices().apply(
+      std::vector<Choice>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
   CHECK(describe(step(engine)) == "2:13-14! |");
   REQUIRE(engine.scheduler.schedule().empty());
   CHECK(engine.scheduler.free_blocks());
@@ -222,10 +222,10 @@ TEST_CASE("a choice that makes no sense changes nothing", "[beams]") {
   const auto beams = add_beams(engine, iota(6), 2, 2);
   Sequence& other = engine.add(iota(3, 50));
   Sequence *a = beams[0], *b = beams[1];
-  const auto refused = [&](std::vector<BeamSlot> slots, const char* why) {
+  const auto refused = [&](std::vector<Choice> slots, const char* why) {
     const auto before = engine.scheduler.blocks().ref_counts();
     const std::vector<std::int32_t> counts(before.begin(), before.end());
-    REQUIRE_THROWS_WITH(engine.scheduler.beams().reorder(slots), Catch::Matchers::Contains(why));
+    REQUIRE_THROWS_WITH(engine.scheduler.choices().apply(slots), Catch::Matchers::Contains(why));
     engine.scheduler.check_invariants();
     const auto after = engine.scheduler.blocks().ref_counts();
     CHECK(std::equal(counts.begin(), counts.end(), after.begin()));
@@ -235,7 +235,7 @@ TEST_CASE("a choice that makes no sense changes nothing", "[beams]") {
   refused({{&other, a, 1}}, "request 3 or its parent, request 1, does not await");
   refused({{a, a, 1}, {b, &other, 1}}, "request 2 or its parent, request 3, does not await");
   refused({{a, a, 1}, {a, a, 2}}, "request 1 gets two slots");
-  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{a, a, 20}, {b, a, 21}});
+  engine.scheduler.choices().apply(std::vector<Choice>{{a, a, 20}, {b, a, 21}});
   step(engine);
   refused({{a, a, 1}}, "request 1 would have all its 8 tokens, and nothing to compute");
   StepPlan plan;
@@ -383,7 +383,7 @@ class BeamTraffic {
     scheduler_.add(s);
   }
 
-  /// Lists of all that a failed `Beams::reorder` must not have touched.
+  /// Lists of all that a failed `Choices::apply` must not have touched.
   std::vector<std::vector<std::int32_t>> state() const {
     std::vector<std::vector<std::int32_t>> out;
     for (const auto& group : groups_) {
@@ -479,7 +479,7 @@ class BeamTraffic {
     std::vector<StepOutcome> result = outcomes_of(plan);
     REQUIRE(result.size() == draws.size());
     for (std::size_t i = 0; i < draws.size(); ++i) {
-      if (result[i].sequence->is_beam) continue;
+      if (result[i].sequence->is_chosen) continue;
       result[i].tokens = draws[i].tokens;
       result[i].finish_reason = draws[i].reason;
       check_tokens(*result[i].sequence, draws[i].tokens);
@@ -532,7 +532,7 @@ class BeamTraffic {
     for (const auto& list : group.lists)
       for (const TokenId token : list) hash = contents(hash, token);
     std::set<std::pair<std::size_t, TokenId>> taken;
-    std::vector<BeamSlot> slots;
+    std::vector<Choice> slots;
     std::vector<std::vector<TokenId>> lists;
     while (lists.size() < beams.size()) {
       hash = contents(hash, 77);
@@ -548,24 +548,24 @@ class BeamTraffic {
     scheduler_.check_invariants();
     group.lists = std::move(lists);
     group.slots.clear();
-    for (const BeamSlot& slot : slots) group.slots.push_back(slot.sequence);
+    for (const Choice& slot : slots) group.slots.push_back(slot.sequence);
   }
 
   /// Makes the choice, now and then with a failure at its first allocation, then at its second,
   /// until it gets through. No failure may leave a trace.
-  void reorder_beams(const std::vector<BeamSlot>& slots) {
+  void reorder_beams(const std::vector<Choice>& slots) {
     const bool fails = below(4) == 0;
     for (int n = 1; fails; ++n) {
       const auto before = state();
       try {
         const faults::Armed armed(n);
-        return scheduler_.beams().reorder(slots);
+        return scheduler_.choices().apply(slots);
       } catch (const std::bad_alloc&) {
       }
       ++coverage_.faults;
       REQUIRE(state() == before);
     }
-    scheduler_.beams().reorder(slots);
+    scheduler_.choices().apply(slots);
   }
 
   void end(Group& group) {
@@ -681,12 +681,12 @@ TEST_CASE("beams in a pool with room hold no full block twice, and copy one each
       }
     }
     REQUIRE(blocks.size() == prefixes.size());
-    std::vector<BeamSlot> slots;
+    std::vector<Choice> slots;
     for (int i = 0; i < kWidth; ++i) {
       const auto parent = n == 0 ? 0u : random() % kWidth;
       slots.push_back({beams[index(i)], beams[parent], 100 + i});
     }
-    engine.scheduler.beams().reorder(slots);
+    engine.scheduler.choices().apply(slots);
     engine.scheduler.check_invariants();
   }
   CHECK(num_copies > 50);

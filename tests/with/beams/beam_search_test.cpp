@@ -1,4 +1,4 @@
-#include "nanovllm/sampling/beam_search.hpp"
+#include "nanovllm/with/beams/beam_search.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -7,38 +7,35 @@
 #include <span>
 #include <vector>
 
+#include "nanovllm/core/door.hpp"
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/request_sequence.hpp"
-#include "nanovllm/sampling/beam_search.hpp"
-#include "nanovllm/sched/beam_slot.hpp"
+#include "nanovllm/engine/request/token_chooser.hpp"
+#include "nanovllm/sched/choices.hpp"
+#include "nanovllm/with/beams/beam_search.hpp"
 
 namespace nanovllm {
 
 /// Joins a BeamSearch, which knows beams by their rank, and the sequences that compute them. The
 /// candidates of a beam are kept here until all beams have theirs, whatever becomes of its blocks.
-class BeamGroup {
+class BeamGroup final : public TokenChooser {
  public:
-  using Sequences = std::span<const std::unique_ptr<RequestSequence>>;
-
   explicit BeamGroup(const BeamSearchTerms& terms);
 
-  /// Sequence `sample` of the request has drawn: its `num_listed` likeliest next tokens.
-  void take(std::int32_t sample, const TokenId* tokens, const float* logprobs) noexcept;
+  void take(std::int32_t sample, const TokenId* tokens, const float* logprobs) noexcept override;
 
-  /// Whether all of `sequences` await the choice.
-  [[nodiscard]] static bool is_ready(Sequences sequences) noexcept;
+  /// The likeliest child of a beam stays where its parent is; the others go to places that run if
+  /// their parents do.
+  [[nodiscard]] std::span<const Choice> choose(Sequences sequences) override;
 
-  /// Chooses. Returns what each of `sequences` becomes, for `Beams::reorder`; nothing if
-  /// the search is over. The likeliest child of a beam stays where its parent is; the others go to
-  /// places that run if their parents do.
-  [[nodiscard]] std::span<const BeamSlot> choose(Sequences sequences);
+  [[nodiscard]] std::vector<FinishReason> complete(Sequences sequences,
+                                                   std::size_t num_wanted) override;
 
-  [[nodiscard]] const BeamSearch& search() const { return search_; }
-
-  /// Whether sequence `sample` is a beam with a likelihood. Where masks leave fewer continuations
-  /// than beams, the others have tokens that are not allowed, and a score of -inf.
-  [[nodiscard]] bool is_alive(std::int32_t sample) const noexcept;
+  /// Where masks leave fewer continuations than beams, the others have tokens that are not allowed,
+  /// and a score of -inf.
+  [[nodiscard]] bool is_alive(std::int32_t sample) const noexcept override;
 
  private:
   void assign_seats(Sequences sequences);
@@ -48,8 +45,10 @@ class BeamGroup {
   std::vector<TokenId> tokens_;     ///< [samples, num_listed]
   std::vector<float> logprobs_;     ///< like tokens_
   std::vector<std::size_t> ranks_;  ///< sample by rank
-  std::vector<BeamSlot> slots_;     ///< by rank
+  std::vector<Choice> slots_;       ///< by rank
 };
+
+NANOVLLM_OPEN_DOOR(search_with_beams);
 
 }  // namespace nanovllm
 
@@ -77,12 +76,7 @@ NANOVLLM_INLINE void BeamGroup::take(std::int32_t sample, const TokenId* tokens,
   std::copy_n(logprobs, num_listed_, logprobs_.data() + first);
 }
 
-NANOVLLM_INLINE bool BeamGroup::is_ready(Sequences sequences) noexcept {
-  return std::all_of(sequences.begin(), sequences.end(),
-                     [](const auto& sequence) { return sequence->awaits_choice; });
-}
-
-NANOVLLM_INLINE std::span<const BeamSlot> BeamGroup::choose(Sequences sequences) {
+NANOVLLM_INLINE std::span<const Choice> BeamGroup::choose(Sequences sequences) {
   std::vector<BeamCandidates> candidates;
   for (const std::size_t sample : ranks_) {
     const std::size_t first = sample * num_listed_;
@@ -97,6 +91,25 @@ NANOVLLM_INLINE std::span<const BeamSlot> BeamGroup::choose(Sequences sequences)
   return slots_;
 }
 
+NANOVLLM_INLINE std::vector<FinishReason> BeamGroup::complete(Sequences sequences,
+                                                              std::size_t num_wanted) {
+  check(search_.hypotheses().size() >= num_wanted, "beam search: ", num_wanted,
+        " completions are wanted, and ", search_.hypotheses().size(), " were found");
+  std::vector<FinishReason> reasons(sequences.size());
+  for (std::size_t i = 0; i < num_wanted; ++i) {
+    const BeamSearch::Hypothesis& found = search_.hypotheses()[i];
+    if (found.cumulative_logprob == -std::numeric_limits<float>::infinity()) {
+      check<RequestError>(i > 0, "beam search: no text was found that the constraints allow");
+      reasons[i] = FinishReason::error;
+      continue;
+    }
+    reasons[i] =
+        sequences[i]->complete(search_.tokens(found.node), found.cumulative_logprob, found.score);
+  }
+  std::fill(reasons.begin() + static_cast<std::ptrdiff_t>(num_wanted), reasons.end(), reasons[0]);
+  return reasons;
+}
+
 NANOVLLM_INLINE bool BeamGroup::is_alive(std::int32_t sample) const noexcept {
   const auto rank = std::find(ranks_.begin(), ranks_.end(), static_cast<std::size_t>(sample));
   if (rank == ranks_.end()) return true;
@@ -107,7 +120,7 @@ NANOVLLM_INLINE bool BeamGroup::is_alive(std::int32_t sample) const noexcept {
 NANOVLLM_INLINE void BeamGroup::assign_seats(Sequences sequences) {
   const std::span<const BeamSearch::Beam> beams = search_.beams();
   const auto runs = [](const Sequence& s) { return s.status == SequenceStatus::running; };
-  std::vector<BeamSlot> slots(beams.size());
+  std::vector<Choice> slots(beams.size());
   std::vector<std::size_t> ranks(beams.size());
   std::vector<bool> is_taken(sequences.size(), false);
   const auto sit = [&](std::size_t rank, std::size_t sample) {
@@ -135,6 +148,24 @@ NANOVLLM_INLINE void BeamGroup::assign_seats(Sequences sequences) {
   }
   slots_ = std::move(slots);
   ranks_ = std::move(ranks);
+}
+
+NANOVLLM_INLINE std::unique_ptr<TokenChooser> search_with_beams(SequenceTerms& terms,
+                                                                std::int32_t num_prompt_tokens) {
+  const SamplingParams& params = terms.params;
+  const BeamSearchTerms search{.width = params.beam_width.value_or(1),
+                               .length_penalty = params.length_penalty,
+                               .early_stopping = params.early_stopping,
+                               .max_tokens = terms.max_total_tokens - num_prompt_tokens,
+                               .min_tokens = params.min_tokens,
+                               .end_tokens = terms.end_tokens};
+  const std::int64_t num_listed = search.num_listed();
+  const std::int64_t most = std::min(std::int64_t{kMaxBeamCandidates}, terms.vocab_size);
+  check<RequestError>(num_listed <= most, "beam_width ", search.width, " with ",
+                      terms.end_tokens.size(), " end tokens needs the ", num_listed,
+                      " likeliest tokens of every beam, but there are at most ", most);
+  terms.num_candidates = static_cast<std::int32_t>(num_listed);
+  return std::make_unique<BeamGroup>(search);
 }
 
 }  // namespace nanovllm

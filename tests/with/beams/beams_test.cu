@@ -6,4 +6,4 @@
 using BackendFloat32 = nanovllm::CudaFloat32Policy;
 static bool backend_present() { return nanovllm::test::has_gpu(); }
 
-#include "engine/request/beam_cases.hpp"
+#include "with/beams/beam_cases.hpp"
