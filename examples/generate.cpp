@@ -3,8 +3,5 @@
 
 int main(int argc, char** argv) {
   using namespace nanovllm;
-  return examples::generate_main(
-      argc, argv,
-      {{"cpu", [] { return true; },
-        examples::make<PublishedModels, FullFloat32Policy, FullPolicy>}});
+  return examples::generate_main<PublishedModels>(argc, argv);
 }

@@ -148,4 +148,11 @@ inline int generate_main(int argc, char** argv, const std::vector<Device>& devic
   }
 }
 
+/// The same on the CPU, for a list of models.
+template <class Models>
+int generate_main(int argc, char** argv) {
+  return generate_main(argc, argv,
+                       {{"cpu", [] { return true; }, make<Models, FullFloat32Policy, FullPolicy>}});
+}
+
 }  // namespace nanovllm::examples

@@ -4,7 +4,5 @@
 
 int main(int argc, char** argv) {
   using namespace nanovllm;
-  return examples::generate_main(
-      argc, argv,
-      {{"cpu", [] { return true; }, examples::make<AllModels, FullFloat32Policy, FullPolicy>}});
+  return examples::generate_main<AllModels>(argc, argv);
 }
