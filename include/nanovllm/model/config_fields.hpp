@@ -37,8 +37,6 @@ struct ModelLimits {
   static constexpr std::int64_t kNumParameters = std::int64_t{1} << 42;
 };
 
-namespace detail {
-
 /// The texts of config.json and of generation_config.json, which may be absent and is empty then.
 struct ConfigTexts {
   std::string config;
@@ -80,8 +78,6 @@ void read_generation(const JsonFields& fields, std::string_view generation_text,
                      std::int64_t vocab_size, GenerationConfig& generation,
                      std::vector<TokenId>& eos_token_ids, Problems& problems);
 
-}  // namespace detail
-
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
@@ -93,7 +89,7 @@ void read_generation(const JsonFields& fields, std::string_view generation_text,
 #include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/model/stored_matrix.hpp"
 
-namespace nanovllm::detail {
+namespace nanovllm {
 
 NANOVLLM_INLINE ConfigTexts read_config_texts(const Checkpoint& checkpoint) {
   return {.config = checkpoint.required_text("config.json"),
@@ -115,9 +111,11 @@ NANOVLLM_INLINE void check_model_type(const JsonFields& fields, std::string_view
 
 NANOVLLM_INLINE void check_forms(const Checkpoint& checkpoint, const ConfigTexts& texts,
                                  std::vector<std::string>& warnings) {
-  for (const FormPart* part = FormPart::first; part != nullptr; part = part->next)
+  for (const detail::FormPart* part = detail::FormPart::first; part != nullptr; part = part->next)
     part->check_config(checkpoint, texts.config, texts.source, warnings);
 }
+
+namespace detail {
 
 /// Whether two tensors have the same elements in the same type.
 NANOVLLM_INLINE bool same_elements(const CheckpointTensor& a, const CheckpointTensor& b) {
@@ -134,12 +132,15 @@ NANOVLLM_INLINE bool same_elements(const CheckpointTensor& a, const CheckpointTe
   return true;
 }
 
+}  // namespace detail
+
 NANOVLLM_INLINE bool has_own_head(const Checkpoint& checkpoint, const char* table,
                                   std::vector<std::string>& warnings) {
   try {
     const CheckpointTensor* const head = checkpoint.find("lm_head.weight");
     const CheckpointTensor* const embedding = checkpoint.find(table);
-    if (head == nullptr || embedding == nullptr || same_elements(*head, *embedding)) return false;
+    if (head == nullptr || embedding == nullptr || detail::same_elements(*head, *embedding))
+      return false;
   } catch (const LoadError&) {  // as above
     return false;
   }
@@ -185,11 +186,12 @@ NANOVLLM_INLINE DType read_dtype(const JsonFields& fields, Problems& problems) {
 NANOVLLM_INLINE void read_generation(const JsonFields& fields, std::string_view generation_text,
                                      std::int64_t vocab_size, GenerationConfig& generation,
                                      std::vector<TokenId>& eos_token_ids, Problems& problems) {
-  eos_token_ids = read_eos_token_ids(fields);
+  eos_token_ids = detail::read_eos_token_ids(fields);
   if (!generation_text.empty()) {
     const auto json = parse_json_object<ConfigError>(generation_text, "generation_config.json");
-    generation = read_generation_config(JsonFields(json, "generation_config.json: ", problems));
-    merge_token_ids(generation.eos_token_ids, eos_token_ids);
+    generation =
+        detail::read_generation_config(JsonFields(json, "generation_config.json: ", problems));
+    detail::merge_token_ids(generation.eos_token_ids, eos_token_ids);
   }
   if (vocab_size <= 0) return;
   const auto is_beyond = [&](TokenId id) { return id >= vocab_size; };
@@ -201,6 +203,6 @@ NANOVLLM_INLINE void read_generation(const JsonFields& fields, std::string_view 
   std::erase_if(generation.eos_token_ids, is_beyond);
 }
 
-}  // namespace nanovllm::detail
+}  // namespace nanovllm
 
 #endif  // NANOVLLM_BODIES

@@ -1,5 +1,6 @@
 #pragma once
-/// Rotary frequencies of a model, plain or stretched by YaRN (Peng et al. 2023, arXiv:2309.00071).
+/// Rotary frequencies of a model: plain, stretched by YaRN (Peng et al. 2023, arXiv:2309.00071), or
+/// as Llama 3 has them.
 ///
 /// The angle of dimension pair i at position p is p · inv_freq[i]; with YaRN, cos and sin are both
 /// multiplied by the attention factor. The scaling is static: it holds at every position, also
@@ -12,6 +13,7 @@
 #include <numbers>
 #include <vector>
 
+#include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/rope_config.hpp"
 
 namespace nanovllm {
@@ -56,6 +58,15 @@ struct YarnRange {
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = std::pow(rope.theta, -2.0 * static_cast<double>(i) / dim);
   }
+  if (rope.type == RopeType::llama3) {
+    const auto length = static_cast<double>(rope.original_max_position_embeddings);
+    const double low = rope.low_freq_factor, high = rope.high_freq_factor;
+    for (double& frequency : out) {  // by how often it turns in the original context
+      const double turns = length * frequency / (2 * std::numbers::pi);
+      const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+      frequency = frequency / rope.factor * (1 - kept) + frequency * kept;
+    }
+  }
   if (rope.type != RopeType::yarn) return out;
 
   const YarnRange range = yarn_range(rope, head_dim);
@@ -86,6 +97,26 @@ struct YarnRange {
   const double stretched = static_cast<double>(rope.original_max_position_embeddings) * rope.factor;
   return std::max(max_position_embeddings,
                   static_cast<std::int64_t>(std::min(stretched, 0x1p31 - 1)));
+}
+
+/// Fills `table`, [positions, head_dim], with head_dim / 2 cosines and as many sines a row. As in
+/// transformers, frequencies and angles are rounded to float32; cosine and sine are then exact to
+/// float32.
+inline void fill_rope_table(const RopeConfig& rope, std::int64_t head_dim,
+                            MatrixView<float> table) {
+  const std::vector<double> inv_freq = rope_inv_freq(rope, head_dim);
+  const double factor = rope_attention_factor(rope);
+  const auto half_dim = static_cast<std::int64_t>(inv_freq.size());
+  check_shape("fill_rope_table", "table", table, {-1, 2 * half_dim});
+  for (std::int64_t position = 0; position < table.extent(0); ++position) {
+    for (std::int64_t i = 0; i < half_dim; ++i) {
+      const float angle =
+          static_cast<float>(position) * static_cast<float>(inv_freq[static_cast<std::size_t>(i)]);
+      *table.at(position, i) = static_cast<float>(std::cos(static_cast<double>(angle)) * factor);
+      *table.at(position, half_dim + i) =
+          static_cast<float>(std::sin(static_cast<double>(angle)) * factor);
+    }
+  }
 }
 
 }  // namespace nanovllm

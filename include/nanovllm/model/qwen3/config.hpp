@@ -2,6 +2,7 @@
 /// config.json of a Qwen3 checkpoint, in the spelling of transformers 4.x and of 5.x.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -66,17 +67,17 @@ struct Qwen3Config {
   return rope_context_length(config.rope, config.max_position_embeddings);
 }
 
-namespace detail {
-
-/// How the config.json of one family of Qwen3 differs from that of another.
+/// How the config.json of a family differs from that of Qwen3.
 struct Qwen3Spelling {
   std::string_view model_type;
   std::string_view class_prefix;           ///< of "architectures": "Qwen3"
   std::optional<std::int64_t> head_dim{};  ///< without "head_dim"; unset: hidden_size / heads
   bool windows_all_layers = false;         ///< a sliding window is that of every layer
+  RopeType rope = RopeType::yarn;          ///< how positions may be stretched
 };
 
-/// Reads what all families of Qwen3 have in common. Who calls this checks `num_parameters`.
+/// Reads what all families have that are built as Qwen3 is: RMSNorm, rotary positions, heads in
+/// groups, a gated MLP. Who calls this checks `num_parameters`.
 void read_qwen3(const JsonFields& fields, std::string_view generation_text,
                 const Qwen3Spelling& spelling, Qwen3Config& out, Problems& problems);
 
@@ -84,7 +85,10 @@ void read_qwen3(const JsonFields& fields, std::string_view generation_text,
 /// saved without one, and `tie_word_embeddings` to false if they have a head of their own.
 void look_at_tensors(const Checkpoint& checkpoint, const ConfigTexts& texts, Qwen3Config& config);
 
-}  // namespace detail
+/// Reads the config of a family that is built so. Throws as `Qwen3Config::load`.
+/// @param read_more  reads what the family has more, and adds a problem for what it has not.
+void load_as_qwen3(const Checkpoint& checkpoint, const Qwen3Spelling& spelling, Qwen3Config& out,
+                   const std::function<void(const JsonFields&, Problems&)>& read_more = {});
 
 }  // namespace nanovllm
 
@@ -145,21 +149,6 @@ NANOVLLM_INLINE void read_sizes(const JsonFields& fields, const Qwen3Spelling& s
   }
 }
 
-/// Adds a problem when the rotary table for every position would be too large.
-NANOVLLM_INLINE void check_rope_size(const Qwen3Config& config, Problems& problems) {
-  auto positions = static_cast<double>(config.max_position_embeddings);
-  if (config.rope.type == RopeType::yarn) {
-    positions =
-        std::max(positions, config.rope.factor *
-                                static_cast<double>(config.rope.original_max_position_embeddings));
-  }
-  constexpr auto kMax = static_cast<double>(ModelLimits::kRopeElements);
-  if (positions * static_cast<double>(config.head_dim) > kMax) {
-    problems.add("the model's positions (", positions, ") times 'head_dim' (", config.head_dim,
-                 ") must be at most ", ModelLimits::kRopeElements);
-  }
-}
-
 /// Adds a problem for each setting that asks for a model this engine does not compute.
 NANOVLLM_INLINE void check_supported(const JsonFields& fields, const Qwen3Spelling& spelling,
                                      std::int64_t num_layers, Problems& problems) {
@@ -193,109 +182,6 @@ NANOVLLM_INLINE void check_supported(const JsonFields& fields, const Qwen3Spelli
   }
 }
 
-/// Adds RoPE's setting `key` to `merged`; the old key "type" becomes "rope_type". A value that
-/// contradicts an earlier one is a problem, and so is anything but a scalar.
-NANOVLLM_INLINE void merge_rope(std::string_view key, const Json& value, Json& merged,
-                                Problems& problems) {
-  if (value.is_null()) return;
-  const std::string spelling(key == "type" ? "rope_type" : key);
-  if (value.is_structured()) {
-    problems.add("'rope.", spelling, "' must be a number, a string or a boolean, got ",
-                 shown(value));
-    return;
-  }
-  const Json* found = merged.find(spelling);
-  if (found == nullptr) {
-    merged[spelling] = value;
-  } else if (*found != value) {
-    problems.add("two values for 'rope.", spelling, "': ", shown(*found), " and ", shown(value));
-  }
-}
-
-/// Reads the YaRN parameters.
-NANOVLLM_INLINE void read_yarn(const JsonFields& fields, std::int64_t max_positions,
-                               RopeConfig& out, Problems& problems) {
-  const auto positive = [](double x) { return x > 0 && x <= 1e6; };
-  const auto factor =
-      fields.number("factor", "a number in [1, 1e6]", [](double x) { return x >= 1 && x <= 1e6; });
-  if (fields.find("factor") == nullptr) problems.add("'rope.factor' is missing");
-  out.factor = factor.value_or(1);
-  out.original_max_position_embeddings =
-      fields.integer("original_max_position_embeddings", 1, ModelLimits::kNumPositions)
-          .value_or(max_positions);
-  out.attention_factor = fields.number("attention_factor", "a number in (0, 1e6]", positive);
-  out.beta_fast = fields.number("beta_fast", "a number in (0, 1e6]", positive).value_or(32);
-  out.beta_slow = fields.number("beta_slow", "a number in (0, 1e6]", positive).value_or(1);
-  out.mscale = fields.number("mscale", "a number in (0, 1e6]", positive);
-  out.mscale_all_dim = fields.number("mscale_all_dim", "a number in (0, 1e6]", positive);
-  out.truncate = fields.boolean("truncate").value_or(true);
-  if (out.beta_fast <= out.beta_slow) {
-    problems.add("'rope.beta_fast' (", out.beta_fast, ") must exceed 'rope.beta_slow' (",
-                 out.beta_slow, ")");
-  }
-}
-
-/// Reads RoPE from "rope_theta" and "rope_scaling" (4.x) or "rope_parameters" (5.x). Files that
-/// carry both spellings must not contradict themselves.
-NANOVLLM_INLINE RopeConfig read_rope(const JsonFields& fields, std::int64_t max_positions,
-                                     Problems& problems) {
-  Json merged = Json::object();
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const Json* value = fields.find(key);
-    if (value == nullptr) continue;
-    constexpr std::size_t kMaxSettings = 64;
-    if (value->is_object() && value->size() > kMaxSettings) {
-      problems.add("'", key, "' must have at most ", kMaxSettings, " settings, got ",
-                   value->size());
-    } else if (value->is_object()) {
-      for (const auto& [name, setting] : value->items())
-        merge_rope(name, setting, merged, problems);
-    } else {
-      fields.wrong(key, "an object or null", *value);
-    }
-  }
-  for (const char* key : {"rope_theta", "partial_rotary_factor"}) {
-    if (const Json* value = fields.find(key)) merge_rope(key, *value, merged, problems);
-  }
-
-  const JsonFields rope(merged, "rope.", problems);
-  RopeConfig out;
-  if (rope.find("rope_theta") == nullptr) problems.add("'rope_theta' is missing");
-  out.theta = rope.number("rope_theta", "a number > 1", [](double x) { return x > 1; }).value_or(0);
-  if (const Json* part = rope.find("partial_rotary_factor"); part && *part != Json(1)) {
-    rope.wrong("partial_rotary_factor", "1", *part);
-  }
-  std::vector<std::string_view> known = {"rope_theta", "rope_type", "partial_rotary_factor"};
-  // "finetuned" says how the model was made. The others are factors.
-  if (rope.boolean("finetuned")) known.emplace_back("finetuned");
-  for (const char* factor : {"attn_factor", "extrapolation_factor"}) {
-    if (const Json* value = rope.find(factor); value != nullptr && *value == Json(1))
-      known.emplace_back(factor);
-  }
-  std::string type = rope.string("rope_type").value_or("default");
-  const Json* const factor = rope.find("factor");
-  if (type == "linear" && factor != nullptr && *factor == Json(1)) {
-    type = "default";
-    known.emplace_back("factor");
-  }
-  if (type == "yarn") {
-    out.type = RopeType::yarn;
-    known.insert(known.end(), {"factor", "original_max_position_embeddings", "attention_factor",
-                               "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"});
-    read_yarn(rope, max_positions, out, problems);
-  } else if (type != "default") {
-    rope.wrong("rope_type", "\"default\" or \"yarn\"", merged["rope_type"]);
-    return out;
-  }
-  // A setting that is silently ignored gives wrong text, so an unknown one is refused.
-  for (const auto& [key, value] : merged.items()) {
-    if (std::find(known.begin(), known.end(), key) == known.end()) {
-      problems.add("'rope.", key, "' (", shown(value), ") is not known for rope_type '", type, "'");
-    }
-  }
-  return out;
-}
-
 /// By the first of "architectures" that is one of the family; what is wrong with the list is said
 /// elsewhere.
 NANOVLLM_INLINE ModelHead read_head(const JsonFields& fields, const std::string& class_prefix) {
@@ -322,32 +208,47 @@ NANOVLLM_INLINE void find_missing_head(const Checkpoint& checkpoint, Qwen3Config
   }
 }
 
+}  // namespace detail
+
 NANOVLLM_INLINE void look_at_tensors(const Checkpoint& checkpoint, const ConfigTexts& texts,
                                      Qwen3Config& config) {
   check_forms(checkpoint, texts, config.warnings);
-  if (config.head == ModelHead::tokens) find_missing_head(checkpoint, config);
+  if (config.head == ModelHead::tokens) detail::find_missing_head(checkpoint, config);
   pass_warnings(config.warnings, checkpoint);
 }
 
 NANOVLLM_INLINE void read_qwen3(const JsonFields& fields, std::string_view generation_text,
                                 const Qwen3Spelling& spelling, Qwen3Config& out,
                                 Problems& problems) {
-  read_sizes(fields, spelling, out, problems);
-  check_supported(fields, spelling, out.num_hidden_layers, problems);
+  detail::read_sizes(fields, spelling, out, problems);
+  detail::check_supported(fields, spelling, out.num_hidden_layers, problems);
   const auto eps =
       fields.number("rms_norm_eps", "a number in (0, 1)", [](double x) { return x > 0 && x < 1; });
   if (fields.find("rms_norm_eps") == nullptr) problems.add("'rms_norm_eps' is missing");
   out.rms_norm_eps = eps.value_or(0);
   out.tie_word_embeddings = fields.boolean("tie_word_embeddings").value_or(false);
-  out.head = read_head(fields, std::string(spelling.class_prefix));
+  out.head = detail::read_head(fields, std::string(spelling.class_prefix));
   out.dtype = read_dtype(fields, problems);
-  out.rope = read_rope(fields, out.max_position_embeddings, problems);
-  check_rope_size(out, problems);
+  out.rope = read_rope(fields, spelling.rope, out.max_position_embeddings, problems);
+  check_rope_size(out.rope, out.max_position_embeddings, out.head_dim, problems);
   read_generation(fields, generation_text, out.vocab_size, out.generation, out.eos_token_ids,
                   problems);
 }
 
-}  // namespace detail
+NANOVLLM_INLINE void load_as_qwen3(
+    const Checkpoint& checkpoint, const Qwen3Spelling& spelling, Qwen3Config& out,
+    const std::function<void(const JsonFields&, Problems&)>& read_more) {
+  const ConfigTexts texts = read_config_texts(checkpoint);
+  const Json json = parse_json_object<ConfigError>(texts.config, texts.source);
+  Problems problems;
+  const JsonFields fields(json, "", problems);
+  read_qwen3(fields, texts.generation, spelling, out, problems);
+  if (read_more) read_more(fields, problems);
+  check_num_parameters(num_parameters(out), problems);
+  problems.raise<ConfigError>(texts.source);
+  out.warnings = problems.warnings();
+  look_at_tensors(checkpoint, texts, out);
+}
 
 NANOVLLM_INLINE Qwen3Config Qwen3Config::from_json(std::string_view text,
                                                    std::string_view generation_text,
@@ -355,19 +256,18 @@ NANOVLLM_INLINE Qwen3Config Qwen3Config::from_json(std::string_view text,
   const Json json = parse_json_object<ConfigError>(text, source);
   Problems problems;
   Qwen3Config out;
-  detail::read_qwen3(JsonFields(json, "", problems), generation_text,
-                     {.model_type = "qwen3", .class_prefix = "Qwen3", .head_dim = 128}, out,
-                     problems);
-  detail::check_num_parameters(num_parameters(out), problems);
+  read_qwen3(JsonFields(json, "", problems), generation_text,
+             {.model_type = "qwen3", .class_prefix = "Qwen3", .head_dim = 128}, out, problems);
+  check_num_parameters(num_parameters(out), problems);
   problems.raise<ConfigError>(source);
   out.warnings = problems.warnings();
   return out;
 }
 
 NANOVLLM_INLINE Qwen3Config Qwen3Config::load(const Checkpoint& checkpoint) {
-  const detail::ConfigTexts texts = detail::read_config_texts(checkpoint);
+  const ConfigTexts texts = read_config_texts(checkpoint);
   Qwen3Config out = from_json(texts.config, texts.generation, texts.source);
-  detail::look_at_tensors(checkpoint, texts, out);
+  look_at_tensors(checkpoint, texts, out);
   return out;
 }
 

@@ -30,11 +30,12 @@ namespace nanovllm {
 /// `kShape` fixes sizes at compile time; fields left dynamic come from config.json. `Communicator`
 /// joins the ranks of a tensor-parallel group: q, k, v, gate and up are split by output rows
 /// (whole heads), o and down by input columns, lm_head and a tied embedding by vocabulary.
-template <Qwen3Shape kShape, class ElementsT, class Backend, class Communicator>
+template <Qwen3Shape kShape, class ElementsT, class Backend, class Communicator,
+          Qwen3Traits kTraits = {}>
 class Qwen3Network
     : public Decoder<
           LayerContext<ElementsT, Backend, Communicator>,
-          Qwen3Weights<typename ElementsT::Weight, Backend, typename ElementsT::KvElement>,
+          Qwen3Weights<typename ElementsT::Weight, Backend, typename ElementsT::KvElement, kTraits>,
           Qwen3Attention<LayerContext<ElementsT, Backend, Communicator>,
                          decltype(head_shape_of<kShape>())>,
           Qwen3Mlp<LayerContext<ElementsT, Backend, Communicator>>> {
@@ -68,7 +69,8 @@ class Qwen3Network
     // With several ranks a norm follows a sum over them, and stays a separate op.
     const Norm norm =
         sums ? this->stream().norm_of(view_of(this->weights().layer(0).input_norm)) : Norm{};
-    return {.list = {{Role::qkv, this->all(&Layer::qkv), norm, false, rows},
+    return {.list = {{kTraits.norms_heads ? Role::qkv : Role::plain, this->all(&Layer::qkv),
+                      kTraits.norms_heads ? norm : Norm{}, false, rows},
                      {Role::output, this->all(&Layer::o), Norm{}, sums, rows},
                      {Role::gate_up, this->all(&Layer::gate_up), norm, false, rows},
                      {Role::down, this->all(&Layer::down), Norm{}, sums, rows}},
@@ -77,6 +79,11 @@ class Qwen3Network
             .max_seqs = limits.max_num_seqs};
   }
 };
+
+/// The `Network` of a family that is built as Qwen3 is, whose config derives from Qwen3Config and
+/// is read by `load_as_qwen3`.
+template <Qwen3Traits kTraits, class Elements, class Backend, class Communicator>
+using NetworkAsQwen3 = Qwen3Network<shapes::qwen3_any, Elements, Backend, Communicator, kTraits>;
 
 /// Names the Qwen3 family at shape `kShape`: the `Model` of `Engine<Model, Policy>`.
 template <Qwen3Shape kShape>

@@ -45,10 +45,17 @@ struct Qwen3Shard {
   }
 };
 
+/// In what a family differs from Qwen3 that is built as it is.
+struct Qwen3Traits {
+  bool norms_heads = true;    ///< q and k have a norm by head
+  bool has_qkv_bias = false;  ///< q, k and v have a bias
+};
+
 /// What a layer of any Qwen3 has on one rank: all but its MLP. q, k and v are rows of one matrix,
 /// so that they are one product.
-template <WeightFormat W, class Backend>
+template <WeightFormat W, class Backend, Qwen3Traits kTraitsOf = {}>
 struct Qwen3LayerWeights {
+  static constexpr Qwen3Traits kTraits = kTraitsOf;
   using Matrix = MatrixOf<Backend, W>;
   using Vector = typename Backend::template Buffer<WeightElement<W>>;
 
@@ -56,16 +63,18 @@ struct Qwen3LayerWeights {
       : input_norm(shape.hidden_size),
         qkv((shard.num_heads + 2 * shard.num_kv_heads) * static_cast<std::int64_t>(shape.head_dim),
             static_cast<std::int64_t>(shape.hidden_size)),
-        q_norm(shape.head_dim),
-        k_norm(shape.head_dim),
+        qkv_bias(kTraits.has_qkv_bias ? static_cast<std::size_t>(qkv.rows()) : 0),
+        q_norm(kTraits.norms_heads ? shape.head_dim : 0),
+        k_norm(kTraits.norms_heads ? shape.head_dim : 0),
         o(static_cast<std::int64_t>(shape.hidden_size),
           shard.num_heads * static_cast<std::int64_t>(shape.head_dim)),
         post_norm(shape.hidden_size) {}
 
   Vector input_norm;  // [hidden]
   Matrix qkv;         // [(heads + 2 kv_heads) · head_dim, hidden]
-  Vector q_norm;      // [head_dim]
-  Vector k_norm;      // [head_dim]
+  Vector qkv_bias;    // [(heads + 2 kv_heads) · head_dim], or empty
+  Vector q_norm;      // [head_dim], or empty
+  Vector k_norm;      // [head_dim], or empty
   Matrix o;           // [hidden, heads · head_dim]
   Vector post_norm;   // [hidden]
   KvScales kv_scales{};
@@ -214,8 +223,20 @@ class Qwen3WeightsOf {
                    layer.qkv, q_rows);
     out.add_matrix(prefix + "self_attn.v_proj.weight", {all_kv_rows, hidden()}, share(0, kv_rows),
                    layer.qkv, q_rows + kv_rows);
-    out.add_vector(prefix + "self_attn.q_norm.weight", layer.q_norm);
-    out.add_vector(prefix + "self_attn.k_norm.weight", layer.k_norm);
+    if constexpr (Layer::kTraits.has_qkv_bias) {
+      const auto add_bias = [&](const char* name, std::int64_t size, std::int64_t own,
+                                std::int64_t first) {
+        out.add_bias(concat(prefix, "self_attn.", name, ".bias"), size, share(0, own),
+                     layer.qkv_bias, first);
+      };
+      add_bias("q_proj", all_q_rows, q_rows, 0);
+      add_bias("k_proj", all_kv_rows, kv_rows, q_rows);
+      add_bias("v_proj", all_kv_rows, kv_rows, q_rows + kv_rows);
+    }
+    if constexpr (Layer::kTraits.norms_heads) {
+      out.add_vector(prefix + "self_attn.q_norm.weight", layer.q_norm);
+      out.add_vector(prefix + "self_attn.k_norm.weight", layer.k_norm);
+    }
     out.add_matrix(prefix + "self_attn.o_proj.weight", {hidden(), all_q_rows}, share(1, q_rows),
                    layer.o);
     out.add_vector(prefix + "post_attention_layernorm.weight", layer.post_norm);
@@ -233,12 +254,12 @@ class Qwen3WeightsOf {
 };
 
 /// A layer of a dense Qwen3. gate and up are rows of one matrix.
-template <WeightFormat W, class Backend>
-struct Qwen3DenseLayer : Qwen3LayerWeights<W, Backend> {
+template <WeightFormat W, class Backend, Qwen3Traits kTraits = {}>
+struct Qwen3DenseLayer : Qwen3LayerWeights<W, Backend, kTraits> {
   using Matrix = MatrixOf<Backend, W>;
 
   Qwen3DenseLayer(const Qwen3Shape& shape, const Qwen3Shard& shard)
-      : Qwen3LayerWeights<W, Backend>(shape, shard),
+      : Qwen3LayerWeights<W, Backend, kTraits>(shape, shard),
         gate_up(2 * shard.intermediate_size, static_cast<std::int64_t>(shape.hidden_size)),
         down(static_cast<std::int64_t>(shape.hidden_size), shard.intermediate_size) {}
 
@@ -247,9 +268,9 @@ struct Qwen3DenseLayer : Qwen3LayerWeights<W, Backend> {
 };
 
 /// The weights of a dense Qwen3.
-template <WeightFormat W, class Backend, KvFormat Kv>
-class Qwen3Weights : public Qwen3WeightsOf<Qwen3Weights<W, Backend, Kv>,
-                                           Qwen3DenseLayer<W, Backend>, W, Backend, Kv> {
+template <WeightFormat W, class Backend, KvFormat Kv, Qwen3Traits kTraits = {}>
+class Qwen3Weights : public Qwen3WeightsOf<Qwen3Weights<W, Backend, Kv, kTraits>,
+                                           Qwen3DenseLayer<W, Backend, kTraits>, W, Backend, Kv> {
   using Base = typename Qwen3Weights::Qwen3WeightsOf;
 
  public:

@@ -147,23 +147,23 @@ NANOVLLM_INLINE Gpt2Config Gpt2Config::from_json(std::string_view text,
                                    [](double x) { return x > 0 && x < 1; })
                            .value_or(1e-5);
   out.tie_word_embeddings = fields.boolean("tie_word_embeddings").value_or(true);
-  out.dtype = detail::read_dtype(fields, problems);
-  detail::read_generation(fields, generation_text, out.vocab_size, out.generation,
-                          out.eos_token_ids, problems);
+  out.dtype = read_dtype(fields, problems);
+  read_generation(fields, generation_text, out.vocab_size, out.generation, out.eos_token_ids,
+                  problems);
   problems.raise<ConfigError>(source);
   out.warnings = problems.warnings();
   return out;
 }
 
 NANOVLLM_INLINE Gpt2Config Gpt2Config::load(const Checkpoint& checkpoint) {
-  const detail::ConfigTexts texts = detail::read_config_texts(checkpoint);
+  const ConfigTexts texts = read_config_texts(checkpoint);
   Gpt2Config out = from_json(texts.config, texts.generation, texts.source);
-  detail::check_forms(checkpoint, texts, out.warnings);
+  check_forms(checkpoint, texts, out.warnings);
   for (const char* table : {"wte.weight", "transformer.wte.weight"}) {
-    if (out.tie_word_embeddings && detail::has_own_head(checkpoint, table, out.warnings))
+    if (out.tie_word_embeddings && has_own_head(checkpoint, table, out.warnings))
       out.tie_word_embeddings = false;
   }
-  detail::pass_warnings(out.warnings, checkpoint);
+  pass_warnings(out.warnings, checkpoint);
   return out;
 }
 

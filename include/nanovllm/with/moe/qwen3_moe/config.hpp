@@ -159,10 +159,9 @@ NANOVLLM_INLINE Qwen3MoeConfig Qwen3MoeConfig::from_json(std::string_view text,
   Problems problems;
   const JsonFields fields(json, "", problems);
   Qwen3MoeConfig out;
-  detail::read_qwen3(
-      fields, generation_text,
-      {.model_type = "qwen3_moe", .class_prefix = "Qwen3Moe", .windows_all_layers = true}, out,
-      problems);
+  read_qwen3(fields, generation_text,
+             {.model_type = "qwen3_moe", .class_prefix = "Qwen3Moe", .windows_all_layers = true},
+             out, problems);
   out.num_experts = detail::read_num_experts(fields, problems);
   out.num_experts_per_tok =
       fields.required_integer("num_experts_per_tok", 1, Limits::kNumExperts).value_or(0);
@@ -182,16 +181,16 @@ NANOVLLM_INLINE Qwen3MoeConfig Qwen3MoeConfig::from_json(std::string_view text,
     problems.add("the experts of all layers must be at most ", Limits::kNumExpertsOfAllLayers,
                  ", got ", all);
   }
-  detail::check_num_parameters(num_parameters(out), problems);
+  check_num_parameters(num_parameters(out), problems);
   problems.raise<ConfigError>(source);
   out.warnings = problems.warnings();
   return out;
 }
 
 NANOVLLM_INLINE Qwen3MoeConfig Qwen3MoeConfig::load(const Checkpoint& checkpoint) {
-  const detail::ConfigTexts texts = detail::read_config_texts(checkpoint);
+  const ConfigTexts texts = read_config_texts(checkpoint);
   Qwen3MoeConfig out = from_json(texts.config, texts.generation, texts.source);
-  detail::look_at_tensors(checkpoint, texts, out);
+  look_at_tensors(checkpoint, texts, out);
   return out;
 }
 
