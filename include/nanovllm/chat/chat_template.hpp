@@ -91,13 +91,8 @@ class ChatTemplate {
     return render(std::span(messages.begin(), messages.size()), options);
   }
 
-  /// A program, and its text.
-  struct Program {
-    std::string text;
-    JinjaTemplate jinja{text};
-  };
-  /// That of conversations with tools, or without; null for a custom renderer.
-  [[nodiscard]] const Program* program(bool with_tools) const;
+  /// The program for conversations with tools, or without; null for a custom renderer.
+  [[nodiscard]] const JinjaTemplate* program(bool with_tools) const;
 
   /// What `find(*this)` returns: what somebody wants to know of the template. Copies share it, and
   /// `find` is called once for all of them, but for a custom renderer.
@@ -140,6 +135,7 @@ NANOVLLM_DOOR(turn_end_of);
 #if NANOVLLM_BODIES
 
 #include <cstddef>
+#include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -151,11 +147,11 @@ NANOVLLM_DOOR(turn_end_of);
 namespace nanovllm {
 
 struct ChatTemplate::Programs {
-  Program plain;
-  std::optional<Program> for_tools{};
+  JinjaTemplate plain;
+  std::optional<JinjaTemplate> for_tools{};
   bool needs_parts = false;  ///< content must be a list of parts; a string is printed as nothing
   mutable std::mutex mutex{};
-  mutable std::vector<std::pair<Find, std::shared_ptr<const void>>> found{};
+  mutable std::map<Find, std::shared_ptr<const void>> found{};
 };
 
 namespace detail {
@@ -236,15 +232,15 @@ NANOVLLM_INLINE ChatTemplate ChatTemplate::custom(Renderer renderer) {
 
 NANOVLLM_INLINE ChatTemplate ChatTemplate::from_text(std::string_view jinja,
                                                      std::optional<std::string_view> for_tools) {
-  const auto programs = std::make_shared<Programs>(Program{std::string(jinja)});
-  if (for_tools) programs->for_tools = Program{std::string(*for_tools)};
-  programs->needs_parts = detail::prints_only_parts(programs->plain.jinja);
+  const auto programs = std::make_shared<Programs>(JinjaTemplate(jinja));
+  if (for_tools) programs->for_tools = JinjaTemplate(*for_tools);
+  programs->needs_parts = detail::prints_only_parts(programs->plain);
   ChatTemplate out;
   out.programs_ = programs;
   return out;
 }
 
-NANOVLLM_INLINE const ChatTemplate::Program* ChatTemplate::program(bool with_tools) const {
+NANOVLLM_INLINE const JinjaTemplate* ChatTemplate::program(bool with_tools) const {
   if (programs_ == nullptr) return nullptr;
   return with_tools && programs_->for_tools ? &*programs_->for_tools : &programs_->plain;
 }
@@ -252,9 +248,9 @@ NANOVLLM_INLINE const ChatTemplate::Program* ChatTemplate::program(bool with_too
 NANOVLLM_INLINE std::shared_ptr<const void> ChatTemplate::found_by(Find find) const {
   if (programs_ == nullptr) return find(*this);
   const std::lock_guard lock(programs_->mutex);
-  for (const auto& [by, what] : programs_->found)
-    if (by == find) return what;
-  return programs_->found.emplace_back(find, find(*this)).second;
+  std::shared_ptr<const void>& found = programs_->found[find];
+  if (found == nullptr) found = find(*this);
+  return found;
 }
 
 NANOVLLM_INLINE ChatTemplate ChatTemplate::chatml() {
@@ -291,7 +287,7 @@ NANOVLLM_INLINE std::string ChatTemplate::render_jinja(std::span<const ChatMessa
       list[i]["content"] = Json::array({Json::object({{"type", "text"}, {"text", *content}})});
     }
   }
-  return program(!options.tools.empty())->jinja.render(variables);
+  return program(!options.tools.empty())->render(variables);
 }
 
 NANOVLLM_INLINE std::string ChatTemplate::render(std::span<const ChatMessage> messages,

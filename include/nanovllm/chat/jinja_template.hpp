@@ -41,7 +41,10 @@ class JinjaTemplate {
   /// bounds.
   [[nodiscard]] std::string render(const Json& variables) const;
 
+  [[nodiscard]] const std::string& text() const { return text_; }
+
  private:
+  std::string text_;
   std::shared_ptr<const jinja::Tree> tree_;
 };
 
@@ -54,7 +57,8 @@ class JinjaTemplate {
 namespace nanovllm {
 
 NANOVLLM_INLINE JinjaTemplate::JinjaTemplate(std::string_view text)
-    : tree_(detail::through<ConfigError>(jinja::read_program_door, "nanovllm/chat.hpp",
+    : text_(text),
+      tree_(detail::through<ConfigError>(jinja::read_program_door, "nanovllm/chat.hpp",
                                          "a chat template")(text)) {}
 
 NANOVLLM_INLINE std::string JinjaTemplate::render(const Json& variables) const {

@@ -49,9 +49,9 @@ namespace nanovllm {
 
 namespace detail {
 
-NANOVLLM_INLINE AnswerForm form_of(const ChatTemplate::Program& program) {
+NANOVLLM_INLINE AnswerForm form_of(const JinjaTemplate& program) {
   const auto has = [&](std::string_view what) {
-    return program.text.find(what) != std::string::npos;
+    return program.text().find(what) != std::string::npos;
   };
   AnswerForm out;
   const bool thinks = has("<think>") || has("</think>");
@@ -63,7 +63,7 @@ NANOVLLM_INLINE AnswerForm form_of(const ChatTemplate::Program& program) {
          {"add_generation_prompt", true}});
     if (i > 0) variables["enable_thinking"] = i == 2;
     try {
-      std::string prompt = program.jinja.render(variables);
+      std::string prompt = program.render(variables);
       prompt.resize(prompt.find_last_not_of(" \n") + 1);
       if (prompt.ends_with("<think>")) out.reasoning[i] = Reasoning::open;
       if (prompt.ends_with("</think>")) out.reasoning[i] = Reasoning::none;
