@@ -1,21 +1,30 @@
 #pragma once
 /// Policies with everything that an engine can do in one process: the pool in host memory, the
-/// files below it, and tensor-parallel ranks in threads. Costs compile time; `DefaultPolicy` has
-/// none of it. On a GPU it is `CudaFullPolicy`, which cuda_policy.hpp names.
+/// files below it, and tensor-parallel ranks in threads, as far as these wings are there. Costs
+/// compile time; `DefaultPolicy` has none of it. On a GPU it is `CudaFullPolicy`, which
+/// cuda_policy.hpp names.
 
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/policy.hpp"
+#if __has_include("nanovllm/with/shards.hpp")
 #include "nanovllm/with/shards/step_sampler.hpp"
+#endif
+#if __has_include("nanovllm/with/tiers.hpp")
 #include "nanovllm/with/tiers/disk_tier.hpp"
+#endif
 
 namespace nanovllm {
 
 /// `DefaultPolicy` with all tiers and ranks: bfloat16 on the CPU.
 struct FullPolicy : DefaultPolicy {
-  using Tiers = DiskTier;
   using Ranks = ThreadRanks;
+#if __has_include("nanovllm/with/tiers.hpp")
+  using Tiers = DiskTier;
+#endif
+#if __has_include("nanovllm/with/shards.hpp")
   using Draws = VocabShards;
+#endif
 };
 
 /// The same in float32.
