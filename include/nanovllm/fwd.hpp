@@ -3,6 +3,7 @@
 /// home of their default arguments.
 
 #include <cstdint>
+#include <string_view>
 
 namespace nanovllm {
 
@@ -51,5 +52,20 @@ template <class Model, class Policy>
 class Runner;
 template <class Model, class Policy = DefaultPolicy>
 class Engine;
+
+// What opens which checkpoint, for messages.
+namespace detail {
+
+struct ModelHeader {
+  std::string_view model_type, architecture, engine, header;
+};
+inline constexpr ModelHeader kModelHeaders[] = {
+    {"qwen3", "Qwen3ForCausalLM", "Engine<Qwen3<shapes::qwen3_any>>", "model/qwen3/qwen3.hpp"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", "Engine<Qwen3Moe<shapes::qwen3_moe_any>>", "with/moe.hpp"},
+    {"gpt2", "GPT2LMHeadModel", "Engine<Gpt2<shapes::gpt2_any>>", "with/gpt2.hpp"}};
+inline constexpr std::string_view kAnyModelHeader =
+    "make_engine<AllModels> of nanovllm/with/any.hpp";
+
+}  // namespace detail
 
 }  // namespace nanovllm

@@ -23,6 +23,7 @@
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/kv_identity.hpp"
+#include "nanovllm/engine/model_name.hpp"
 #include "nanovllm/engine/request/end_tokens.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
@@ -39,7 +40,6 @@
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/sched/batch_config.hpp"
-#include "nanovllm/with/any/registry.hpp"
 
 namespace nanovllm {
 
@@ -48,7 +48,8 @@ namespace nanovllm {
 template <class Model>
 [[nodiscard]] typename Model::Config load_model_config(EngineConfig& config) {
   config.checkpoint = checkpoint_of(config);
-  if constexpr (FoundModel<Model>) detail::check_family(*config.checkpoint, Model::kFamily);
+  if constexpr (requires { ModelFamily(Model::kFamily); })
+    detail::check_family(*config.checkpoint, Model::kFamily);
   return Model::Config::load(*config.checkpoint);
 }
 

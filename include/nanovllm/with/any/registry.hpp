@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "nanovllm/core/separate.hpp"
+#include "nanovllm/engine/model_name.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/shape.hpp"
 
@@ -68,28 +69,10 @@ using JoinedModels = typename detail::JoinedLists<Lists...>::type;
 
 namespace detail {
 
-/// What config.json says the model is.
-struct ModelName {
-  std::string source{};                      ///< path of config.json, for messages
-  std::string model_type{};                  ///< empty where it is missing
-  std::vector<std::string> architectures{};  ///< empty where they are missing
-
-  /// By the architectures, or without those by the type.
-  [[nodiscard]] bool is_of(const ModelFamily& family) const;
-};
-
-/// Throws LoadError when config.json cannot be read, ConfigError when it is malformed.
-[[nodiscard]] ModelName read_model_name(const Checkpoint& checkpoint);
-
 /// Throws UnsupportedModelError.
 /// @param mismatches  one for each model of the family that was tried; empty if there is none.
 [[noreturn]] void refuse_model(const ModelName& name, std::span<const ModelFamily> families,
                                std::span<const std::string> mismatches);
-
-/// Throws UnsupportedModelError for a checkpoint of another family than `family`, by "model_type"
-/// or without that by "architectures": says what it is, and what opens it. One that says neither,
-/// or has no config.json, is left to the model's `Config`.
-void check_family(const Checkpoint& checkpoint, const ModelFamily& family);
 
 /// Throws UnsupportedModelError for a checkpoint of a model that `backend` cannot run.
 [[noreturn]] void refuse_backend(const Checkpoint& checkpoint, const ModelFamily& family,
@@ -147,35 +130,6 @@ void with_model(const Checkpoint& checkpoint, Use&& use) {
 
 namespace nanovllm::detail {
 
-NANOVLLM_INLINE bool ModelName::is_of(const ModelFamily& family) const {
-  if (architectures.empty()) return model_type == family.model_type;
-  return std::ranges::any_of(architectures, [&](std::string_view name) {
-    return name == family.architecture ||
-           (!name.empty() && std::ranges::find(family.others, name) != family.others.end());
-  });
-}
-
-NANOVLLM_INLINE ModelName read_model_name(const Checkpoint& checkpoint) {
-  ModelName out{.source = checkpoint.path_of("config.json")};
-  const Json json =
-      parse_json_object<ConfigError>(checkpoint.required_text("config.json"), out.source);
-  Problems problems;
-  const JsonFields fields(json, "", problems);
-  out.model_type = fields.string("model_type").value_or("");
-  if (const Json* list = fields.find("architectures")) {
-    const bool is_list =
-        list->is_array() &&
-        std::all_of(list->begin(), list->end(), [](const Json& e) { return e.is_string(); });
-    if (!is_list) fields.wrong("architectures", "a list of strings", *list);
-    for (const Json& entry : is_list ? *list : Json::array())
-      out.architectures.push_back(entry.string());
-  }
-  if (out.model_type.empty() && out.architectures.empty())
-    problems.add("there is neither 'model_type' nor 'architectures'");
-  problems.raise<ConfigError>(out.source);
-  return out;
-}
-
 NANOVLLM_INLINE void refuse_model(const ModelName& name, std::span<const ModelFamily> families,
                                   std::span<const std::string> mismatches) {
   std::string text = concat(name.source, ": ");
@@ -197,39 +151,6 @@ NANOVLLM_INLINE void refuse_model(const ModelName& name, std::span<const ModelFa
   }
   if (listed.empty()) throw UnsupportedModelError(text + "no model");
   throw UnsupportedModelError(text + "; docs/adding_a_model.md says how it takes others");
-}
-
-NANOVLLM_INLINE void check_family(const Checkpoint& checkpoint, const ModelFamily& family) {
-  ModelName name;
-  try {
-    name = read_model_name(checkpoint);
-  } catch (const LoadError&) {
-    return;
-  } catch (const ConfigError&) {
-    return;
-  }
-  const bool fits =
-      name.model_type.empty() ? name.is_of(family) : name.model_type == family.model_type;
-  if (fits) return;
-  struct Opener {
-    std::string_view model_type, architecture, type, header;
-  };
-  constexpr std::array<Opener, 3> kOpeners{
-      {{"qwen3", "Qwen3ForCausalLM", "Qwen3<shapes::qwen3_any>", "model/qwen3/qwen3.hpp"},
-       {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3Moe<shapes::qwen3_moe_any>", "with/moe.hpp"},
-       {"gpt2", "GPT2LMHeadModel", "Gpt2<shapes::gpt2_any>", "with/gpt2.hpp"}}};
-  const auto opener = std::ranges::find_if(kOpeners, [&](const Opener& known) {
-    return name.model_type.empty() ? name.architectures.front() == known.architecture
-                                   : name.model_type == known.model_type;
-  });
-  std::string text =
-      concat(name.source, ": this checkpoint is a ",
-             name.model_type.empty() ? name.architectures.front() : name.model_type,
-             ", but the engine was made for a ", family.model_type, " (", family.architecture, ")");
-  if (opener == kOpeners.end()) throw UnsupportedModelError(text + "; no model here opens it");
-  throw UnsupportedModelError(
-      concat(text, "; Engine<", opener->type, "> of nanovllm/", opener->header,
-             " opens it, and so does make_engine<AllModels> of nanovllm/with/any.hpp"));
 }
 
 NANOVLLM_INLINE void refuse_backend(const Checkpoint& checkpoint, const ModelFamily& family,
