@@ -9,6 +9,7 @@
 #include "nanovllm/model/layers/mlp.hpp"
 #include "nanovllm/model/layers/norm.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
+#include "nanovllm/model/layers/rotary_attention.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/qwen3/config.hpp"

@@ -121,8 +121,30 @@ NANOVLLM_INLINE void read_llama3(const JsonFields& fields, std::int64_t max_posi
   }
 }
 
-/// All settings of a config, from wherever it has them.
-NANOVLLM_INLINE Json merged_rope(const JsonFields& fields, Problems& problems) {
+/// Reads what is stretched as `type` says, and adds to `known` what that may have. False
+/// unless `scaled` is that.
+NANOVLLM_INLINE bool read_scaling(std::string_view type, RopeType scaled, const JsonFields& rope,
+                                  std::int64_t max_positions, std::vector<std::string_view>& known,
+                                  RopeConfig& out, Problems& problems) {
+  known.insert(known.end(), {"factor", "original_max_position_embeddings"});
+  if (type == "yarn" && scaled == RopeType::yarn) {
+    known.insert(known.end(), {"attention_factor", "beta_fast", "beta_slow", "mscale",
+                               "mscale_all_dim", "truncate"});
+    read_yarn(rope, max_positions, out, problems);
+  } else if (type == "llama3" && scaled == RopeType::llama3) {
+    known.insert(known.end(), {"low_freq_factor", "high_freq_factor"});
+    read_llama3(rope, max_positions, out, problems);
+  } else {
+    return false;
+  }
+  out.type = scaled;
+  return true;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE RopeConfig read_rope(const JsonFields& fields, RopeType scaled,
+                                     std::int64_t max_positions, Problems& problems) {
   Json merged = Json::object();
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     const Json* value = fields.find(key);
@@ -133,22 +155,15 @@ NANOVLLM_INLINE Json merged_rope(const JsonFields& fields, Problems& problems) {
                    value->size());
     } else if (value->is_object()) {
       for (const auto& [name, setting] : value->items())
-        merge_rope(name, setting, merged, problems);
+        detail::merge_rope(name, setting, merged, problems);
     } else {
       fields.wrong(key, "an object or null", *value);
     }
   }
   for (const char* key : {"rope_theta", "partial_rotary_factor"}) {
-    if (const Json* value = fields.find(key)) merge_rope(key, *value, merged, problems);
+    if (const Json* value = fields.find(key)) detail::merge_rope(key, *value, merged, problems);
   }
-  return merged;
-}
 
-}  // namespace detail
-
-NANOVLLM_INLINE RopeConfig read_rope(const JsonFields& fields, RopeType scaled,
-                                     std::int64_t max_positions, Problems& problems) {
-  const Json merged = detail::merged_rope(fields, problems);
   const JsonFields rope(merged, "rope.", problems);
   RopeConfig out;
   if (rope.find("rope_theta") == nullptr) problems.add("'rope_theta' is missing");
@@ -169,21 +184,13 @@ NANOVLLM_INLINE RopeConfig read_rope(const JsonFields& fields, RopeType scaled,
     type = "default";
     known.emplace_back("factor");
   }
-  if (type == "yarn" && scaled == RopeType::yarn) {
-    known.insert(known.end(), {"factor", "original_max_position_embeddings", "attention_factor",
-                               "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"});
-    detail::read_yarn(rope, max_positions, out, problems);
-  } else if (type == "llama3" && scaled == RopeType::llama3) {
-    known.insert(known.end(), {"factor", "original_max_position_embeddings", "low_freq_factor",
-                               "high_freq_factor"});
-    detail::read_llama3(rope, max_positions, out, problems);
-  } else if (type != "default") {
+  if (type != "default" &&
+      !detail::read_scaling(type, scaled, rope, max_positions, known, out, problems)) {
     rope.wrong("rope_type",
                concat("\"default\" or \"", scaled == RopeType::yarn ? "yarn" : "llama3", '"'),
                merged["rope_type"]);
     return out;
   }
-  if (type != "default") out.type = scaled;
   // A setting that is silently ignored gives wrong text, so an unknown one is refused.
   for (const auto& [key, value] : merged.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {

@@ -10,20 +10,16 @@
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
-#include "nanovllm/ops/kv_store.hpp"
-#include "nanovllm/ops/rope.hpp"
 
 namespace nanovllm {
 
-/// Attention of a Qwen3 layer: RMSNorm, q, k and v, norm of their heads, rotation. What of this a
-/// layer has not, its `kTraits` say.
+/// Attention of a Qwen3 layer: RMSNorm, q, k and v, norm of their heads, rotation.
 template <class Context, class Heads>
 class Qwen3Attention {
  public:
   Qwen3Attention(const Context& context, const Qwen3Config& config, const StepLimits& limits,
                  const DecoderSizes& sizes)
-      : context_(context),
-        attention_(context, limits.max_num_batched_tokens, sizes.heads),
+      : attention_(context, limits.max_num_batched_tokens, sizes.heads),
         norm_rope_(context, limits.max_model_len, sizes.heads.head_dim,
                    static_cast<float>(config.rms_norm_eps), [&](MatrixView<float> table) {
                      fill_rope_table(config.rope, config.head_dim, table);
@@ -34,26 +30,13 @@ class Qwen3Attention {
   template <class Stream, class Layer, class Batch, class Kv>
   void operator()(Stream& stream, const Layer& layer, const Batch& in, const Kv& kv) {
     const auto heads = norm_rope_.of(view_of(layer.q_norm), view_of(layer.k_norm), in);
-    const auto layer_kv = kv.with(layer.kv_scales);
-    if constexpr (Layer::kTraits.norms_heads) {
-      stream.read_rows(view_of(layer.input_norm), [&](const auto& rows, auto begin) {
-        attention_.project_qkv(rows, begin, layer.qkv, heads, layer_kv);
-      });
-    } else {
-      stream.norm(view_of(layer.input_norm));
-      const auto qkv = attention_.project_qkv(stream.hidden(), layer.qkv, view_of(layer.qkv_bias));
-      for (const auto& x : {qkv.q, qkv.k})
-        context_.backend.run(RopeArgs<A>{x, in.positions, heads.cos_sin});
-      context_.backend.run(KvStoreArgs<A, typename Context::KvElement>{
-          .k = qkv.k, .v = qkv.v, .slots = in.slots, .kv = layer_kv});
-    }
+    stream.read_rows(view_of(layer.input_norm), [&](const auto& rows, auto begin) {
+      attention_.project_qkv(rows, begin, layer.qkv, heads, kv.with(layer.kv_scales));
+    });
     stream.add(attention_.attend(attention_.qkv(in.tokens.extent(0)), in, kv), layer.o);
   }
 
  private:
-  using A = typename Context::Activation;
-
-  Context context_;
   PagedAttention<Context, Heads> attention_;
   NormRope<Context> norm_rope_;
 };

@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
+#include "nanovllm/model/layers/rotary_attention.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/qwen3/blocks.hpp"
@@ -25,6 +27,11 @@
 
 namespace nanovllm {
 
+/// Attention of a layer of these traits.
+template <Qwen3Traits kTraits, class Context, class Heads>
+using Qwen3AttentionOf = std::conditional_t<kTraits.norms_heads, Qwen3Attention<Context, Heads>,
+                                            RotaryAttention<Context, Heads>>;
+
 /// One rank's share of a Qwen3 model, see `Decoder`.
 ///
 /// `kShape` fixes sizes at compile time; fields left dynamic come from config.json. `Communicator`
@@ -36,8 +43,8 @@ class Qwen3Network
     : public Decoder<
           LayerContext<ElementsT, Backend, Communicator>,
           Qwen3Weights<typename ElementsT::Weight, Backend, typename ElementsT::KvElement, kTraits>,
-          Qwen3Attention<LayerContext<ElementsT, Backend, Communicator>,
-                         decltype(head_shape_of<kShape>())>,
+          Qwen3AttentionOf<kTraits, LayerContext<ElementsT, Backend, Communicator>,
+                           decltype(head_shape_of<kShape>())>,
           Qwen3Mlp<LayerContext<ElementsT, Backend, Communicator>>> {
   static_assert(check_backend<Backend, ElementsT>());
 
