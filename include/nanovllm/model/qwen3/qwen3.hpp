@@ -38,7 +38,7 @@ using Qwen3AttentionOf = std::conditional_t<kTraits.norms_heads, Qwen3Attention<
 /// joins the ranks of a tensor-parallel group: q, k, v, gate and up are split by output rows
 /// (whole heads), o and down by input columns, lm_head and a tied embedding by vocabulary.
 template <Qwen3Shape kShape, class ElementsT, class Backend, class Communicator,
-          Qwen3Traits kTraits = {}>
+          Qwen3Traits kTraits = Qwen3Traits{}>
 class Qwen3Network
     : public Decoder<
           LayerContext<ElementsT, Backend, Communicator>,

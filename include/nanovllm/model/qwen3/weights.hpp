@@ -53,7 +53,7 @@ struct Qwen3Traits {
 
 /// What a layer of any Qwen3 has on one rank: all but its MLP. q, k and v are rows of one matrix,
 /// so that they are one product.
-template <WeightFormat W, class Backend, Qwen3Traits kTraitsOf = {}>
+template <WeightFormat W, class Backend, Qwen3Traits kTraitsOf = Qwen3Traits{}>
 struct Qwen3LayerWeights {
   static constexpr Qwen3Traits kTraits = kTraitsOf;
   using Matrix = MatrixOf<Backend, W>;
@@ -254,7 +254,7 @@ class Qwen3WeightsOf {
 };
 
 /// A layer of a dense Qwen3. gate and up are rows of one matrix.
-template <WeightFormat W, class Backend, Qwen3Traits kTraits = {}>
+template <WeightFormat W, class Backend, Qwen3Traits kTraits = Qwen3Traits{}>
 struct Qwen3DenseLayer : Qwen3LayerWeights<W, Backend, kTraits> {
   using Matrix = MatrixOf<Backend, W>;
 
@@ -268,7 +268,7 @@ struct Qwen3DenseLayer : Qwen3LayerWeights<W, Backend, kTraits> {
 };
 
 /// The weights of a dense Qwen3.
-template <WeightFormat W, class Backend, KvFormat Kv, Qwen3Traits kTraits = {}>
+template <WeightFormat W, class Backend, KvFormat Kv, Qwen3Traits kTraits = Qwen3Traits{}>
 class Qwen3Weights : public Qwen3WeightsOf<Qwen3Weights<W, Backend, Kv, kTraits>,
                                            Qwen3DenseLayer<W, Backend, kTraits>, W, Backend, Kv> {
   using Base = typename Qwen3Weights::Qwen3WeightsOf;
