@@ -9,7 +9,8 @@
 #   headers/coverage       each header of 100 lines has a test of its name, or a line in
 #                          headers/covered_by.txt; coverage-check tests that check
 #   headers/format         clang-format 14 has nothing to change; format-check tests that check
-#   headers/reading        the sources that docs/reading.md links: the sum of their lines; reading-check
+#   headers/reading        the sources that docs/reading.md links: the sum of their lines, and the types that
+#                          they name and do not define; reading-check
 #                          is a test of that check
 #   headers/subject-check  the subjects of commits that check_subject.sh takes and refuses
 #   headers/tidy           clang-tidy has nothing to say of any .hpp with .clang-tidy

@@ -1,5 +1,5 @@
 #pragma once
-/// The policy slot for prefix caches: what one must offer.
+/// What the prefix cache of a policy must offer.
 
 #include <concepts>
 #include <cstdint>
