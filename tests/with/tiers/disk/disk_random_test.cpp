@@ -131,7 +131,7 @@ class Traffic {
     }
     REQUIRE(is_written());
     loads_->finish();
-    coverage_.swapped_in += swaps_of(scheduler_.blocks()).num_in;
+    coverage_.swapped_in += scheduler_.blocks().swap_stats().num_in;
     coverage_.disk_hits += scheduler_.blocks().tier_stats().num_disk_hit_tokens;
     coverage_.num_writes += disk_->stats().num_writes;
     CHECK(disk_->stats().num_failures == 0);
