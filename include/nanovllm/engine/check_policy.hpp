@@ -284,8 +284,10 @@ consteval bool check_policy_slots() {
                   "nanovllm: the policy's Communicator must be movable and offer make(int), "
                   "rank(), size(), all_reduce(matrix), all_gather_columns(part, whole) and "
                   "abort(); see parallel/communicator.hpp and docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Draws; } && !requires { detail::OptionalProbe<P>::Draws; }) {
+  } else if constexpr (requires { P::Draws; } ||
+                       (
+                           !requires { typename P::Draws; } &&
+                           !requires { detail::OptionalProbe<P>::Draws; })) {
     static_assert(kFits<P>,
                   "nanovllm: the policy's Draws must be a public type; see docs/policies.md");
   } else if constexpr (detail::IsOnlyDeclared<typename DrawsOf<P>::type>) {
