@@ -30,6 +30,7 @@
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/stored_forms.hpp"
 
 namespace nanovllm {
 
@@ -53,6 +54,8 @@ struct DefaultPolicy {
   /// Where blocks are kept that the device's pool has no room for.
   using Tiers = NoTiers;
   static constexpr KvConfig kv{};  ///< block size, prefix caching
+  /// What engines read of checkpoints besides rows of 16 and 32 bits: FP8.
+  static void add_readers() { detail::read_eight_bits(); }
 };
 
 /// The same in float32: for tests, and where the last digit counts.
@@ -66,7 +69,6 @@ struct Float32Policy : DefaultPolicy {
 #include "nanovllm/engine/check_policy.hpp"
 #include "nanovllm/engine/engine_body.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/stored_forms.hpp"
 
 #if defined(NANOVLLM_SEPARATE) && !defined(NANOVLLM_COMPILED_CORE)
 namespace nanovllm {

@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 namespace nvllm = nanovllm;
 
 #if defined(OTHER_MODEL)  // only declared: the compiler says which include defines it
+#include <nanovllm/with/gpt2/shapes.hpp>
 using Engine = nvllm::Engine<nvllm::Gpt2<nvllm::shapes::gpt2_any>>;
 #else
 using Engine = nvllm::Engine<nvllm::Qwen3<nvllm::shapes::qwen3_any>>;

@@ -58,7 +58,7 @@ case $mode in
     "$compiler" "${options[@]}" "${flags[@]}" -c "$source/tests/consumer/doors_parts.cpp" -o "$build/parts.o"
     objects=("$build/parts.o" "$build/doors.o")
     if said=$("$compiler" "${options[@]}" "${flags[@]}" -DOTHER_MODEL -fsyntax-only "$doors" 2>&1) ||
-      ! grep -m1 error: <<< "$said" | grep -qF "'#include <nanovllm/with/gpt2.hpp>' defines Gpt2"; then
+      ! grep -m1 error: <<< "$said" | grep -qF "'#include <nanovllm/with/NAME.hpp>'"; then
       echo "not said: which include defines a model that is only declared: $said"
       exit 1
     fi ;;

@@ -161,7 +161,7 @@ template <class Model, class Policy>
 [[nodiscard]] std::unique_ptr<EngineOf<ConfigOf<Model>>> make_engine_body(
     const detail::ShapeOf<Model>& shape, EngineConfig config) {
   static_assert(check_model_config<Model>());
-  auto model = load_model_config<Model>(config);
+  auto model = load_model_config<Model, Policy>(config);
   detail::check_shape(shape, model);
   return std::make_unique<EngineBody<Model, Policy>>(std::move(model), std::nullopt,
                                                      std::move(config));

@@ -45,8 +45,9 @@ namespace nanovllm {
 
 /// What the checkpoint of `config` says of the model; `config` keeps the checkpoint that was
 /// opened. Throws UnsupportedModelError for one of another family, LoadError or ConfigError.
-template <class Model>
+template <class Model, class Policy>
 [[nodiscard]] typename Model::Config load_model_config(EngineConfig& config) {
+  if constexpr (requires { Policy::add_readers(); }) Policy::add_readers();
   config.checkpoint = checkpoint_of(config);
   if constexpr (requires { ModelFamily(Model::kFamily); })
     detail::check_family(*config.checkpoint, Model::kFamily);

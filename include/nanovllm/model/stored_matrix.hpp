@@ -169,8 +169,9 @@ class FormReader {
   [[nodiscard]] virtual bool ignores(const CheckpointTensor& tensor) const = 0;
 };
 
-/// A part of the library that reads forms of its own. Its header adds it to the list of all, before
-/// `main`:
+/// A part of the library that reads forms of its own. Its header adds it to the list of all, once:
+/// before `main`, or where a policy's engines are made (`add_readers`), so that a program without
+/// one does not compile it.
 ///
 ///     inline constinit FormPart my_forms{&open_my_forms, &check_my_config};
 ///     inline const bool has_my_forms = FormPart::add(my_forms);
@@ -184,7 +185,9 @@ struct FormPart {
 
   static inline constinit std::atomic<const FormPart*> first{nullptr};
   static bool add(FormPart& part) {
-    part.next = first.exchange(&part);
+    part.next = first;
+    while (!first.compare_exchange_weak(part.next, &part)) {
+    }
     return true;
   }
 };

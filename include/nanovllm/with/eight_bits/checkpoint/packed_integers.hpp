@@ -68,6 +68,12 @@ NANOVLLM_OPEN_DOOR(packed_problem);
 NANOVLLM_OPEN_DOOR(packed_names);
 NANOVLLM_OPEN_DOOR(packed_matrix);
 
+namespace detail {
+
+inline const bool eight_bits_are_read = (read_eight_bits(), true);
+
+}  // namespace detail
+
 }  // namespace nanovllm
 
 #endif  // NANOVLLM_BODIES

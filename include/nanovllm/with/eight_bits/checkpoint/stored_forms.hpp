@@ -1,8 +1,15 @@
 #pragma once
 /// Reads matrices of 8-bit floats and blocks of integers, and says of packed ones what is missing
-/// (packed_integers.hpp reads them). Header-only engines of Qwen3 have it.
+/// (packed_integers.hpp reads them).
 
 #include "nanovllm/core/separate.hpp"
+
+namespace nanovllm::detail {
+
+/// Has checkpoints read in this way from now on, by all engines of the program.
+void read_eight_bits();
+
+}  // namespace nanovllm::detail
 
 #if NANOVLLM_BODIES
 
@@ -157,8 +164,11 @@ NANOVLLM_INLINE void check_quantization(const Checkpoint& checkpoint, std::strin
   problems.raise<ConfigError>(source);
 }
 
-inline constinit FormPart eight_bits_forms{&open_eight_bits, &check_quantization};
-inline const bool eight_bits_are_read = FormPart::add(eight_bits_forms);
+NANOVLLM_INLINE void read_eight_bits() {
+  static constinit FormPart forms{&open_eight_bits, &check_quantization};
+  static const bool added = FormPart::add(forms);
+  static_cast<void>(added);
+}
 
 }  // namespace nanovllm::detail
 
