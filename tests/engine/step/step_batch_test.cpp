@@ -14,6 +14,7 @@
 #include "nanovllm/engine/step/step_arena.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_memory.hpp"
+#include "nanovllm/with/tiers/swap_blocks.hpp"
 
 using namespace nanovllm;
 

@@ -16,6 +16,7 @@
 #include "nanovllm/full_policy.hpp"
 #include "nanovllm/with/any/make_engine.hpp"
 #include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
+#include "nanovllm/with/pooling.hpp"
 #include "nanovllm/with/sessions.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 
@@ -205,7 +206,7 @@ TEST_CASE("programs for any checkpoint run a mixture of experts where the backen
   CHECK(engine->generate(prompts, greedy).at(0).token_ids ==
         MoeEngine(config()).generate(prompt, greedy).token_ids);
   CHECK(engine->hidden_size() == 40);
-  CHECK(engine->embed(prompt).size() == 40);
+  CHECK(embed(*engine, Prompt(prompt)).size() == 40);
   CHECK_THROWS_AS((make_engine<List, NoExperts>(config())), UnsupportedModelError);
   CHECK_THROWS_WITH(
       (make_engine<List, NoExperts>(config())),
