@@ -147,6 +147,7 @@ NANOVLLM_DOOR(turn_end_of);
 namespace nanovllm {
 
 struct ChatTemplate::Programs {
+  explicit Programs(std::string_view text) : plain(text) {}
   JinjaTemplate plain;
   std::optional<JinjaTemplate> for_tools{};
   bool needs_parts = false;  ///< content must be a list of parts; a string is printed as nothing
@@ -232,7 +233,7 @@ NANOVLLM_INLINE ChatTemplate ChatTemplate::custom(Renderer renderer) {
 
 NANOVLLM_INLINE ChatTemplate ChatTemplate::from_text(std::string_view jinja,
                                                      std::optional<std::string_view> for_tools) {
-  const auto programs = std::make_shared<Programs>(JinjaTemplate(jinja));
+  const auto programs = std::make_shared<Programs>(jinja);
   if (for_tools) programs->for_tools = JinjaTemplate(*for_tools);
   programs->needs_parts = detail::prints_only_parts(programs->plain);
   ChatTemplate out;

@@ -8,6 +8,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/kv_format.hpp"
 

@@ -36,8 +36,10 @@ class RotaryAttention {
     stream.norm(view_of(layer.input_norm));
     const auto qkv = attention_.project_qkv(stream.hidden(), layer.qkv, view_of(layer.qkv_bias));
     const auto cos_sin = rope_.of({}, {}, in).cos_sin;
-    for (const auto& x : {qkv.q, qkv.k})
-      context_.backend.run(RopeArgs<A>{.x = x, .positions = in.positions, .cos_sin = cos_sin});
+    RopeArgs<A> rope{.x = qkv.q, .positions = in.positions, .cos_sin = cos_sin};
+    context_.backend.run(rope);
+    rope.x = qkv.k;
+    context_.backend.run(rope);
     context_.backend.run(KvStoreArgs<A, typename Context::KvElement>{
         .k = qkv.k, .v = qkv.v, .slots = in.slots, .kv = kv.with(layer.kv_scales)});
     stream.add(attention_.attend(qkv, in, kv), layer.o);
