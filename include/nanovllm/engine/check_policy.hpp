@@ -41,6 +41,10 @@ struct OptionalSlots {
 };
 template <template <class Network, class Backend> class>
 struct IsSampler {};
+template <class D>  // one that is only declared is of an engine that is linked
+concept HasSampler = !Complete<D> || requires {
+  typename IsSampler<D::template Sampler>;
+};
 template <class P>
 using OptionalProbe = NameProbe<P, OptionalSlots>;
 
@@ -294,9 +298,7 @@ consteval bool check_policy_slots() {
     static_assert(kFits<typename DrawsOf<P>::type>,
                   "nanovllm: the policy's Draws is declared here and not defined; the header that "
                   "has it is missing");
-  } else if constexpr (!requires {
-                         typename detail::IsSampler<DrawsOf<P>::type::template Sampler>;
-                       }) {
+  } else if constexpr (!detail::HasSampler<typename DrawsOf<P>::type>) {
     static_assert(kFits<typename DrawsOf<P>::type>,
                   "nanovllm: the policy's Draws must have 'template <class Network, class Backend> "
                   "using Sampler', as WholeRows; see engine/draw/step_sampler.hpp");
