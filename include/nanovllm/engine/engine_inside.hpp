@@ -148,9 +148,9 @@ class InsideOwner {
     return inside_;
   }
 
-  /// From now on nobody finds it.
+  /// Gives up the inside: later calls of `get` make another.
   void close() { inside_.reset(); }
-  /// Waits until nobody uses it, which is closed.
+  /// After `close`: waits until no call uses the inside any more.
   void wait() {
     if (gone_.valid()) gone_.wait();
   }
