@@ -30,7 +30,9 @@
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
+#if __has_include("nanovllm/with/eight_bits.hpp")
 #include "nanovllm/with/eight_bits/checkpoint/stored_forms.hpp"
+#endif
 
 namespace nanovllm {
 
@@ -55,7 +57,9 @@ struct DefaultPolicy {
   using Tiers = NoTiers;
   static constexpr KvConfig kv{};  ///< block size, prefix caching
   /// What engines read of checkpoints besides rows of 16 and 32 bits: FP8.
+#if __has_include("nanovllm/with/eight_bits.hpp")
   static void add_readers() { detail::read_eight_bits(); }
+#endif
 };
 
 /// The same in float32: for tests, and where the last digit counts.

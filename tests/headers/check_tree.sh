@@ -501,6 +501,14 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     }
   }
 
+  # What is compiled for each instruction set is named this way.
+  /^[ \t]*#[ \t]*define NANOVLLM_KERNELS[ \t]*"/ {
+    name = $0
+    sub(/^[^"]*"/, "", name)
+    sub(/".*/, "", name)
+    check_arrow(FNR, FILENAME, name)
+  }
+
   # Marks everything that path reaches.
   function reach(path,   next_files, count, k) {
     if (path in reached) return

@@ -123,8 +123,10 @@ struct ItemScratch {
 
 #define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_tile_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
+#if __has_include("nanovllm/with/eight_bits.hpp")
 #define NANOVLLM_KERNELS "nanovllm/with/eight_bits/cpu/attention_byte_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
+#endif
 #define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
 
