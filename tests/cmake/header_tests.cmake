@@ -28,6 +28,8 @@
 #   headers/march-*        the CPU's kernels, where -march rules out some of them
 #   headers/cuda-alone     each .cuh compiles by itself for sm_90a, without warnings
 #   headers/hot-kernels    no kernel of a step spills registers or has its wgmma serialised
+#   headers/without-wing   the tree without one wing, chosen by the commit's hash, compiles and generates
+#                          text: headers/without_wing.sh, which 'all' makes do so for every wing
 #   headers/cuda-files     every .cu file of the tree, see cuda_tests.cmake
 
 set(headers_folder "${CMAKE_CURRENT_SOURCE_DIR}/headers")
@@ -80,6 +82,11 @@ endforeach()
 if(NOT NANOVLLM_TEST_PACKAGING)
   return()
 endif()
+
+list(JOIN other_flags " " flags_of_others)
+add_test(NAME headers/without-wing COMMAND "${headers_folder}/without_wing.sh")
+set_tests_properties(headers/without-wing PROPERTIES LABELS headers TIMEOUT 900
+  ENVIRONMENT "CXX=${CMAKE_CXX_COMPILER};NANOVLLM_FLAGS=${flags_of_others}")
 
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
   "${PROJECT_SOURCE_DIR}/include/*.hpp")
