@@ -13,6 +13,9 @@
 
 #include <nanovllm/engine.hpp>
 #include <nanovllm/model/qwen3/qwen3.hpp>
+#if __has_include(<nanovllm/chat.hpp>)  // conversations are compiled where it is included
+#include <nanovllm/chat.hpp>
+#endif
 
 #include <bit>
 #include <cstdint>
