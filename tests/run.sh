@@ -3,7 +3,7 @@
 #
 #   bash tests/run.sh        what a user wants to see: units, laws, parity with transformers, the
 #                            server with real clients, the library for C, one program that finds the
-#                            installed package; twelve minutes on two cores
+#                            installed package; seven and a half minutes on two cores
 #   bash tests/run.sh --all  everything, several times as long: also every header and program compiled,
 #                            all packages, samples of the docs, aarch64 in QEMU, sanitizers, fuzzers
 #                            with a fixed seed, and the GPU's tests where there is one
