@@ -54,7 +54,7 @@ struct PrimerRun {
   std::vector<nvllm::TokenId> tokens;
   std::vector<double> seconds;       ///< of each token
   std::int64_t multiplications = 0;  ///< by formula
-  std::int64_t kv_blocks = 0;        ///< of the pool, in use behind the last of these tokens
+  std::int64_t kv_blocks = 0;        ///< of the pool, in use after the last of these tokens
 };
 
 /// How tokens are drawn. A draw depends on the seed and on the token's position alone, so both ways

@@ -57,7 +57,7 @@ struct PlainCommandLine {
          name.find_first_of(kLetters) != name.npos;
 }
 
-/// Reads "--name value", "--name=value" and arguments; behind "--" there are only arguments. What
+/// Reads "--name value", "--name=value" and arguments; after "--" there are only arguments. What
 /// is wrong is printed on standard error, and `status` is 2 then.
 [[nodiscard]] inline PlainCommandLine read_command_line(int argc, const char* const* argv,
                                                         const PlainUsage& usage) {

@@ -4,7 +4,7 @@
 #   bash examples/quickstart.sh [--quantize int8|int4] ["prompt"] [option]...
 #
 # Installs what is missing (Debian, Ubuntu), builds one example into build/quickstart and runs it
-# with the model of this repository. The lines behind the text are the speed in tokens per second and
+# with the model of this repository. The lines after the text are the speed in tokens per second and
 # the settings that it was drawn with; options change them: --temperature X, --seed N, --max-tokens N
 # and the other fields of SamplingParams. With --quantize the weights are kept in integers of so many
 # bits, on the CPU.

@@ -1,5 +1,5 @@
 #pragma once
-/// How the programs that tell a tale sample it, which options change that, and the lines behind it.
+/// How the programs that tell a tale sample it, which options change that, and the lines after it.
 
 #include <nanovllm/engine/engine_config.hpp>
 #include <nanovllm/io/json_values.hpp>
@@ -76,7 +76,7 @@ inline constexpr const char* kTaleOptions =
   return concat(out, "seed ", params.seed.value_or(0));
 }
 
-/// The lines behind a tale: its speed, and how it was drawn.
+/// The lines after a tale: its speed, and how it was drawn.
 inline void print_summary(const EngineStats& stats, const SamplingParams& params,
                           const GenerationConfig& defaults) {
   std::printf(

@@ -36,7 +36,7 @@ __global__ void fill_kernel(std::uint16_t* data, std::size_t size) {
   }
 }
 
-/// `sets` matrices of bf16 noise, one behind the other.
+/// `sets` matrices of bf16 noise, one after the other.
 class Noise {
  public:
   Noise(std::int64_t sets, std::int64_t rows, std::int64_t cols)

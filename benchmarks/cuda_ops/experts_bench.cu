@@ -113,7 +113,7 @@ struct Bench {
     }
   }
 
-  /// The same product with SwiGLU behind it: as the one expert's of all tokens, and by parts.
+  /// The same product with SwiGLU after it: as the one expert's of all tokens, and by parts.
   void run_dense() {
     if (context.compute_capability != 90) return;
     constexpr std::int64_t kHidden = 4096, kIntermediate = 12288;

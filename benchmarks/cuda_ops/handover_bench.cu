@@ -3,12 +3,12 @@
 ///
 /// - chain: kernels in a graph, each of which reads a word of every block of the one before. The
 ///   time of one beyond its body, for which it is busy. `serial`: without programmatic dependent
-///   launch; `late`: with it, the trigger behind the body; `early`: the trigger first, so that the
+///   launch; `late`: with it, the trigger after the body; `early`: the trigger first, so that the
 ///   successor stands by.
 /// - stream: `early`, and ahead of its wait each block begins to copy weights to shared memory,
-///   so many KB in flight at a time; it needs them behind its body. The time of one as it is.
+///   so many KB in flight at a time; it needs them after its body. The time of one as it is.
 /// - standby: how long before the end of a kernel the next one has started, on the same
-///   multiprocessor, and how long behind that end its wait returns.
+///   multiprocessor, and how long after that end its wait returns.
 /// - exchange: the blocks of a cooperative launch publish words of 16 bytes, each with its flag in
 ///   it, and read those of all others.
 /// - barrier: cooperative groups' `grid.sync()`, and an arrival counter.
@@ -73,11 +73,11 @@ __device__ __forceinline__ void be_busy(std::int64_t cycles) {
   }
 }
 
-// ---- Kernels behind each other ----
+// ---- Kernels after each other ----
 
 enum class Trigger { none, late, early };
 
-/// Clocks of a multiprocessor at a kernel's start, behind its wait, and at its end.
+/// Clocks of a multiprocessor at a kernel's start, after its wait, and at its end.
 struct Stamps {
   std::int64_t start, released, end;
 };

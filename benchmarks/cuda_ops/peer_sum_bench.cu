@@ -1,7 +1,7 @@
-/// Times sums over tensor-parallel ranks with the residual and RMSNorm behind them, through NCCL
+/// Times sums over tensor-parallel ranks with the residual and RMSNorm after them, through NCCL
 /// and through the memory of peers, and the gathering of logits: peer_sum_bench [JSON]. On 2, 4 and
 /// 8 GPUs, as far as there are. Rows of 4096 bfloat16, as in Qwen3-8B; times are those of rank 0,
-/// of calls one behind the other in a graph.
+/// of calls one after the other in a graph.
 
 #if __has_include(<nccl.h>)
 

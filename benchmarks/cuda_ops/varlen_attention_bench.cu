@@ -1,5 +1,5 @@
 // Time of varlen_attention: equal prompts of 16k tokens in all, from this step's keys and values
-// and from the paged cache, and a chunk behind a long prefix, in a cache of 8 bits, too. FLOP are those of visible pairs
+// and from the paged cache, and a chunk after a long prefix, in a cache of 8 bits, too. FLOP are those of visible pairs
 // alone, 4 · head_dim each. Argument: path of the JSON file.
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // What the prefix caches themselves cost, without an engine: `prefix_cache_lookup`, with Google
 // Benchmark's flags. Each of them has some 10^6 tokens: eight texts of 2,048 tokens that all
-// prompts begin with; behind them half the tokens in prompts of 32,765, half in prompts of 2,301,
+// prompts begin with; after them half the tokens in prompts of 32,765, half in prompts of 2,301,
 // so that a text has a few hundred continuations. A prompt's last block is not full.
 //   match   one of the long prompts, all of which is there
 //   insert  a long prompt, published 2,048 tokens at a time; only its first text is there

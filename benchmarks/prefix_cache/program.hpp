@@ -284,7 +284,7 @@ int run_main(int argc, char** argv) {
   CLI::App app{
       "Serves requests whose prompts begin alike, in an engine with each prefix cache, and counts\n"
       "what each had to compute.\n"
-      "  shared  many requests behind a few prefixes, in random order\n"
+      "  shared  many requests after a few prefixes, in random order\n"
       "  chat    conversations with tool results; every prompt is the whole history and more\n"
       "  tree    trees of thought; every prompt is the path to its node\n"
       "  unique  nothing in common\n"

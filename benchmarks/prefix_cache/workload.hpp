@@ -117,7 +117,7 @@ struct SharedSpec {
   Length own{8, 32};
 };
 
-/// Conversations, and what is said in each turn: by a tool in a share of the turns behind the
+/// Conversations, and what is said in each turn: by a tool in a share of the turns after the
 /// first, else by a user. All begin with one system prompt.
 struct ChatSpec {
   std::int64_t num_chats = 4, num_turns = 20, system_tokens = 64;

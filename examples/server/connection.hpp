@@ -123,7 +123,7 @@ class Connection final : public AnyConnection,
   static constexpr std::size_t kMaxKept = 256 * 1024;  ///< of memory for what is sent, once it is
   static constexpr std::string_view kDisconnected = "disconnected";  ///< an outcome
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-  static constexpr HttpTimeouts::Seconds kFirstProbe{0.2};  ///< behind the end of the input
+  static constexpr HttpTimeouts::Seconds kFirstProbe{0.2};  ///< after the end of the input
   static constexpr int kGone = -1;  ///< in place of a status: the client has gone
 
   /// What a line of the log says.
@@ -296,7 +296,7 @@ class Connection final : public AnyConnection,
     }
   }
 
-  /// Serves the next request. Returns whether there may be another one behind it.
+  /// Serves the next request. Returns whether there may be another one after it.
   Awaitable<bool> serve_request() {
     co_await wait(after(config().timeouts.idle), [this] {
       return !inbox_.empty() || is_gone_ || has_input_ended_ ||

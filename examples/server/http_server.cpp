@@ -207,9 +207,9 @@ HttpServer::~HttpServer() {
       seen.get_future().wait();
     }
   };
-  wait_for_threads();  // behind this every one has seen that it is closed
+  wait_for_threads();  // after this every one has seen that it is closed
   state_->for_each_connection([](AnyConnection& connection) { connection.close(); });
-  wait_for_threads();  // and behind this none gives the pool anything, which would not do it
+  wait_for_threads();  // and after this none gives the pool anything, which would not do it
   state_->shared.handlers.join();
   state_->shared.long_handlers.join();
   state_->shared.writers.join();

@@ -94,7 +94,7 @@ class HttpServer {
   /// Closes connections once they have no request, and returns when no request is under way; at
   /// the latest after `limit`. Returns whether all were answered. New ones are taken meanwhile, so
   /// that the handler can refuse them in words and a probe can see the state. What takes long and
-  /// is not handled yet is told to stop at once; behind `limit`, replies that have not begun are
+  /// is not handled yet is told to stop at once; after `limit`, replies that have not begun are
   /// replaced by status 503, for which there is a second.
   bool drain(std::chrono::duration<double> limit);
 

@@ -127,7 +127,7 @@ TEST_CASE("chats: every prompt is the whole history and more, and conversations 
   for (std::size_t i = 1; i < 6; ++i) CHECK(num_common(all[i], all[0]) < 12 + 2);
 }
 
-TEST_CASE("chats: tools speak in their share of the turns behind the first") {
+TEST_CASE("chats: tools speak in their share of the turns after the first") {
   for (const double share : {0.0, 0.25, 1.0}) {
     const ChatSpec spec{
         .num_chats = 50, .num_turns = 21, .tool_share = share, .user = {2, 4}, .tool = {20, 30}};

@@ -9,7 +9,7 @@ warning='nanovllm: CMAKE_BUILD_TYPE is not set' failures=0
 rm -rf "$build"
 mkdir -p "$build/project"
 
-# project LINE...: the project's CMakeLists.txt, with these lines behind the library.
+# project LINE...: the project's CMakeLists.txt, with these lines after the library.
 project() {
   { echo 'cmake_minimum_required(VERSION 3.24)
 project(consumer LANGUAGES CXX)'

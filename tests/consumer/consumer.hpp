@@ -8,7 +8,7 @@ namespace consumer {
 
 inline constexpr const char* kPrompt = "Once upon a time";
 
-// What a model writes behind kPrompt: 12 tokens, the likeliest.
+// What a model writes after kPrompt: 12 tokens, the likeliest.
 std::string text_of_own_policy(const std::string& model);
 std::string text_of_own_shape(const std::string& model);
 std::string text_of_own_model(const std::string& model);

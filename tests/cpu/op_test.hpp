@@ -29,7 +29,7 @@ inline constexpr double kUnit = std::is_same_v<T, float>  ? 0x1p-24
                                 : std::is_same_v<T, half> ? 0x1p-11
                                                           : 0x1p-8;
 
-/// A dense matrix with `pad` poisoned elements behind each row, so that strides matter and writes
+/// A dense matrix with `pad` poisoned elements after each row, so that strides matter and writes
 /// past a row show.
 template <class T>
 class TestMatrix {

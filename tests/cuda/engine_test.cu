@@ -118,7 +118,7 @@ TEST_CASE("shared reads and chunks as rows are what each request is alone", "[cu
   config.share_reads_from = GENERATE(as<std::optional<std::int64_t>>{}, 0, 1'000'000);
   CudaEngine engine(config);
   static_cast<void>(engine.generate(common, greedy));
-  // All at once, and one behind the other: decodes and graphs among the rows, and none.
+  // All at once, and one after the other: decodes and graphs among the rows, and none.
   std::vector<Output> together = engine.generate(prompts, greedy);
   for (const auto& prompt : prompts) together.push_back(engine.generate(prompt, greedy));
   {
@@ -241,7 +241,7 @@ TEST_CASE("filters hold in graphs, alone and among plain rows that come and go",
   }
 }
 
-TEST_CASE("ops behind an early upload find what it brings", "[cuda][engine]") {
+TEST_CASE("ops after an early upload find what it brings", "[cuda][engine]") {
   if (!has_gpu()) return;
   CudaBackend backend{BackendConfig{}};
   constexpr std::size_t kSize = std::size_t{1} << 24;  // takes longer than an op takes to begin

@@ -26,7 +26,7 @@ class Worst {
   double ratio_ = 0;
 };
 
-/// How a matrix lies in memory: `pad` elements of poison behind each row, and `shift` of them in
+/// How a matrix lies in memory: `pad` elements of poison after each row, and `shift` of them in
 /// front of the first, which is then not 16-byte aligned.
 struct Placement {
   std::int64_t pad = 0;

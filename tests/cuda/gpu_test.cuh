@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(kThreads) poison_shared_memory_kernel(int byte
   cuda::grid_dependency_wait();
 }
 
-/// Leaves NaN in the shared memory of all multiprocessors for the kernel behind: what that one reads
+/// Leaves NaN in the shared memory of all multiprocessors for the kernel after: what that one reads
 /// without having written it shows. A block takes a whole multiprocessor, so that each gets one; the
-/// kernel behind starts when all of them have ended.
+/// kernel after starts when all of them have ended.
 inline void poison_shared_memory(const cuda::Context& context) {
   const auto bytes = static_cast<int>(context.max_shared_bytes);
   cuda::launch(poison_shared_memory_kernel<1024>,
@@ -75,7 +75,7 @@ inline void poison_shared_memory(const cuda::Context& context) {
                context, bytes);
 }
 
-/// Fills device memory with ones, behind what is enqueued.
+/// Fills device memory with ones, after what is enqueued.
 template <class T>
 void poison(T* memory, std::int64_t count, const cuda::Context& context) {
   cuda::check_cuda(
@@ -96,7 +96,7 @@ double rounded(double x) {
 }
 
 /// An array with a copy on the host and one on the device. `guard` elements of poison (NaN bits)
-/// stand in front of and behind the device's, so that writes outside show.
+/// stand before and after the device's, so that writes outside show.
 template <class T>
 class GpuArray {
  public:

@@ -31,14 +31,14 @@ __global__ void read_early_kernel(const int* from, int* seen) {
   cuda::grid_dependency_wait();
 }
 
-/// What a kernel behind those that `op` enqueues reads early of what the one ahead of them writes.
+/// What a kernel after those that `op` enqueues reads early of what the one ahead of them writes.
 class Between {
  public:
   explicit Between(const Gpu& gpu) : gpu_(gpu) {
     sees([] {});  // loads the kernels here, for that waits for the device
   }
 
-  /// Whether it reads what is written; a kernel of another kind may stand behind `op`.
+  /// Whether it reads what is written; a kernel of another kind may stand after `op`.
   template <class Op>
   bool sees(const Op& op) {
     op();  // loads its kernels
@@ -61,7 +61,7 @@ class Between {
 
 constexpr std::int64_t kIn = 512, kOut = 400, kMost = 200;
 
-/// Operands of a norm and of a product behind it.
+/// Operands of a norm and of a product after it.
 struct Operands {
   GpuMatrix<bf16> x = GpuMatrix<bf16>::random(kMost, kIn, 1);
   GpuMatrix<bf16> scale = GpuMatrix<bf16>::random(1, kIn, 2, {}, 0.25, 2);
@@ -134,7 +134,7 @@ TEST_CASE("a kernel that waits first lets the next one read early, another does 
   }
 }
 
-TEST_CASE("unpack_step behind a kernel that writes late reads what that has written") {
+TEST_CASE("unpack_step after a kernel that writes late reads what that has written") {
   if (!has_gpu()) return;
   const Gpu gpu;
   GpuArray<int> from(1), to(1);
@@ -182,7 +182,7 @@ TEST_CASE(
           state);
     };
     CHECK(between.sees([&] {
-      state.plan_start.planned(false);  // as behind a plan
+      state.plan_start.planned(false);  // as after a plan
       norm();
     }));
     CHECK(state.plan_start.lets_decodes_start_early());

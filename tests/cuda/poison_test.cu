@@ -1,4 +1,4 @@
-// Kernels behind poison: shared memory of all multiprocessors, workspaces and outputs are full of
+// Kernels after poison: shared memory of all multiprocessors, workspaces and outputs are full of
 // NaN, and the results are those of the first call. What a kernel reads of them without having
 // written it would show.
 
@@ -28,7 +28,7 @@ __global__ void read_stale_kernel(int words, float* sums) {
   sums[blockIdx.x] = sum;
 }
 
-/// Runs `op`, which writes all of `out`, and again behind poison, twice: for what the first call
+/// Runs `op`, which writes all of `out`, and again after poison, twice: for what the first call
 /// left in a workspace could help the second.
 template <class T, class Op, class Poison>
 void check_behind_poison(Gpu& gpu, GpuArray<T>& out, const Op& op, const Poison& poison_workspace) {
@@ -58,7 +58,7 @@ constexpr std::int64_t kWholePanels = 1088;  // 17 panels of 64: no multiple of 
 
 }  // namespace
 
-TEST_CASE("stale shared memory is NaN behind poison_shared_memory", "[poison]") {
+TEST_CASE("stale shared memory is NaN after poison_shared_memory", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
   constexpr int kWords = 4096;
@@ -74,7 +74,7 @@ TEST_CASE("stale shared memory is NaN behind poison_shared_memory", "[poison]") 
   for (const float sum : sums.host) REQUIRE(std::isnan(sum));
 }
 
-TEST_CASE("products of few rows behind poison", "[poison]") {
+TEST_CASE("products of few rows after poison", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
   for (const std::int64_t m : {1, 3, 8, 11, 16}) {
@@ -96,7 +96,7 @@ TEST_CASE("products of few rows behind poison", "[poison]") {
   }
 }
 
-TEST_CASE("products of some tens of rows behind poison", "[poison]") {
+TEST_CASE("products of some tens of rows after poison", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.is_hopper()) return;
@@ -117,7 +117,7 @@ TEST_CASE("products of some tens of rows behind poison", "[poison]") {
   }
 }
 
-TEST_CASE("products of some hundred rows behind poison", "[poison]") {
+TEST_CASE("products of some hundred rows after poison", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.is_hopper()) return;
@@ -135,7 +135,7 @@ TEST_CASE("products of some hundred rows behind poison", "[poison]") {
   }
 }
 
-TEST_CASE("products in one order behind poison", "[poison]") {
+TEST_CASE("products in one order after poison", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.is_hopper()) return;
@@ -152,7 +152,7 @@ TEST_CASE("products in one order behind poison", "[poison]") {
   }
 }
 
-TEST_CASE("the sampler behind poison, nuclei and filters", "[poison]") {
+TEST_CASE("the sampler after poison, nuclei and filters", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
   std::mt19937 random(21);
@@ -183,7 +183,7 @@ TEST_CASE("the sampler behind poison, nuclei and filters", "[poison]") {
   }
 }
 
-TEST_CASE("the sampler of plain rows behind poison", "[poison]") {
+TEST_CASE("the sampler of plain rows after poison", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
   std::mt19937 random(22);
@@ -211,7 +211,7 @@ TEST_CASE("the sampler of plain rows behind poison", "[poison]") {
   }
 }
 
-TEST_CASE("results that are published behind poison", "[poison]") {
+TEST_CASE("results that are published after poison", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
   constexpr std::int64_t kRows = 37;

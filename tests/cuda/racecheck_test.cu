@@ -5,7 +5,7 @@
 // the kernels of 8-bit floats, and `"[fp8]~[blas]"` those that are not cuBLASLt's. racecheck
 // reports hazards in SwiGLU of 8-bit floats: lanes read scales, and the copy engine writes the next
 // ones there. It does not follow that a lane's reads are ahead of `__syncwarp`, and the first
-// lane's arrival, which the copy waits for, behind it.
+// lane's arrival, which the copy waits for, after it.
 
 #include <array>
 #include <cmath>
@@ -46,7 +46,7 @@ void check(Product& product, const Gpu& gpu) {
 
 /// Rows in device memory that has no initial value; `fill` writes their elements alone. So
 /// initcheck sees reads of elements that no kernel has written and of what lies between rows, and
-/// memcheck sees reads behind the last row.
+/// memcheck sees reads beyond the last row.
 class BareRows {
  public:
   BareRows(std::int64_t rows, std::int64_t cols, std::int64_t pad, std::int64_t shift = 0)
@@ -291,7 +291,7 @@ TEST_CASE("few rows by 8-bit weights, tiny", "[racecheck][fp8]") {
   struct Case {
     std::int64_t m, n, k, pad, shift;
   };
-  // Two steps of 1024 columns, a group of 8 columns, rows behind the last tile; up to 8 rows, more
+  // Two steps of 1024 columns, a group of 8 columns, rows after the last tile; up to 8 rows, more
   // than 8; rows that cannot be read 16 bytes at a time.
   for (const Case& c : {Case{3, 37, 1160, 8, 0}, {11, 37, 1160, 8, 0}, {11, 37, 77, 3, 1}}) {
     const BareFp8 weight(gpu, 2 * c.n, c.k, c.pad, c.shift);
@@ -405,7 +405,7 @@ TEST_CASE("the sampler, tiny", "[racecheck][sampler]") {
     gpu.sync();
     const Outputs expected = device.outputs();
     args.plain = true;
-    for (int i = 0; i < 2; ++i) {  // the second behind what the first left in the workspace
+    for (int i = 0; i < 2; ++i) {  // the second after what the first left in the workspace
       cuda::sample(args, workspace, gpu.context);
       gpu.sync();
       CHECK(device.outputs().same_bits(expected));

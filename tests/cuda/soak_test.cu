@@ -1,4 +1,4 @@
-// Millions of kernels of decode steps behind each other, in graphs of 1 to 16 rows in turn, and some
+// Millions of kernels of decode steps after each other, in graphs of 1 to 16 rows in turn, and some
 // of up to 200: they neither hang nor change what they give. Hidden; `soak_test "[soak]"` runs it, in
 // the time that NANOVLLM_SOAK_LAUNCHES launches take (5 million, about 20 seconds). And the same for
 // a moment on two streams at a time.
@@ -191,7 +191,7 @@ Steps::Steps(const GpuArray<bf16>& weights, const Gpu& gpu) {
   std::vector<std::int64_t> sizes(kMaxRows);
   std::iota(sizes.begin(), sizes.end(), 1);
   sizes.insert(sizes.end(), std::begin(kMoreRows), std::end(kMoreRows));
-  cuda::Context one_by_one = gpu.context;  // each kernel behind the end of the one ahead
+  cuda::Context one_by_one = gpu.context;  // each kernel after the end of the one ahead
   one_by_one.can_overlap = false;
   for (const std::int64_t rows : sizes) {
     steps.push_back(std::make_unique<Step>(rows, gpu));

@@ -292,7 +292,7 @@ TEST_CASE("defect: how many tokens come before a processor's error depends on ov
   check_idle(engine);
 }
 
-TEST_CASE("defect: a callback that throws behind its request's end leaves no error", "[defects]") {
+TEST_CASE("defect: a callback that throws after its request's end leaves no error", "[defects]") {
   TestEngine engine(small_config(GENERATE(false, true)));
   SamplingParams params = greedy(3);
   Stream stream;
@@ -434,7 +434,7 @@ TEST_CASE("defect 5: at any time every request is in exactly one counter", "[def
   CHECK(num_wrong == 0);
 }
 
-TEST_CASE("defect 11: a stop string may begin before min_tokens and end behind it", "[defects]") {
+TEST_CASE("defect 11: a stop string may begin before min_tokens and end after it", "[defects]") {
   TestEngine engine(small_config(GENERATE(false, true)));
   const Output whole = engine.generate("Once upon a time", greedy(24));
   // A stop string over a token boundary, the boundary being min_tokens.

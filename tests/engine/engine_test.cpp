@@ -392,7 +392,7 @@ TEST_CASE("every call of step delivers one step, planned ahead or not", "[engine
     CHECK(engine.stats().num_steps == i);
     CHECK(engine.stats().num_sampled_tokens == i);
   }
-  CHECK_FALSE(engine.step());  // that the fifth is the last was known: nothing was planned behind
+  CHECK_FALSE(engine.step());  // that the fifth is the last was known: nothing was planned after
   // An end that nobody could foresee leaves a step that computed for nobody.
   const TokenId stop = engine.generate("Once", kGreedy).token_ids[2];
   const std::int64_t before = engine.stats().num_steps;

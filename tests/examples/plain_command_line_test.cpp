@@ -97,7 +97,7 @@ TEST_CASE("A tale has at most 160 tokens, and options take precedence") {
   CHECK_THROWS_AS(tale_params(read({"--max-tokens", "0"})), RequestError);
 }
 
-TEST_CASE("The line behind a tale has what it was drawn with") {
+TEST_CASE("The line after a tale has what it was drawn with") {
   const SamplingParams params{.temperature = 0.5f, .top_k = 40, .min_p = 0.25f, .seed = 3};
   CHECK(describe_draws(params) == "temperature 0.5, top_k 40, min_p 0.25, seed 3");
   CHECK(describe_draws({}) == "temperature 1, seed 0");

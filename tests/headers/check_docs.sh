@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check_docs.sh COMPILER DOCUMENT [FLAG...]: whether the C++ of a page compiles: its blocks, one behind
-# the other, but for those of CUDA, and docs_PAGE.inc behind them where there is one.
+# check_docs.sh COMPILER DOCUMENT [FLAG...]: whether the C++ of a page compiles: its blocks, one after
+# the other, but for those of CUDA, and docs_PAGE.inc after them where there is one.
 set -euo pipefail
 
 compiler=$1 document=$2

@@ -4,7 +4,7 @@
 # part between '#if NANOVLLM_BODIES', or a folder's own, and '#endif'. What is seen by way of another
 # header does not count. Comments and strings are left out.
 #
-# headers/alone relies on this: it compiles each header behind all of the standard library.
+# headers/alone relies on this: it compiles each header after all of the standard library.
 set -euo pipefail
 
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/../../include}"

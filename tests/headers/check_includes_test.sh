@@ -7,7 +7,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failures=0
 
-# expect 0|1 WORDS: of the header that is read from standard input, behind one that has it all.
+# expect 0|1 WORDS: of the header that is read from standard input, after one that has it all.
 expect() {
   local status=0
   printf '#include <vector>\n#include <string>\n' > "$scratch/a.hpp"

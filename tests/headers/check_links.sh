@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # check_links.sh [ROOT]: whether what the pages of a checkout point to is there. In every .md:
-#   - relative links: the file, and the heading behind '#'
+#   - relative links: the file, and the heading after '#'
 #   - in backticks, paths of files of this repository, from its root or from include/nanovllm
 #   - results by name (cuda_x.json, cpu_x.json), which are in benchmarks/results; and each file there
 #     is named by a page

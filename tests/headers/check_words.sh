@@ -35,7 +35,7 @@ while IFS= read -r row; do
     continue
   fi
   read -r wing most words <<< "$row"
-  # Behind the file's name and the number of the line.
+  # After the file's name and the number of the line.
   count=$(grep -ciE "^[^:]*:[0-9]*:.*($words)" <<< "$lines" || true)
   printf '%6d of %6d %s\n' "$count" "$most" "$wing"
   if [ "$count" -gt "$most" ]; then

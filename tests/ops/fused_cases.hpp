@@ -101,7 +101,7 @@ void gated_linear_cases(B& backend) {
   }
 }
 
-/// Heads of a case behind its sizes, `width` of which is head_dim.
+/// Heads of a case after its sizes, `width` of which is head_dim.
 struct QkvCase : FusedCase {
   std::int64_t heads, kv_heads;
 };

@@ -20,7 +20,7 @@ namespace nanovllm::test::ops {
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// Lists of one step, behind each other in a backend's memory.
+/// Lists of one step, after each other in a backend's memory.
 template <class B, class T>
 class Lists {
  public:

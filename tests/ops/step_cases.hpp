@@ -193,7 +193,7 @@ struct ReachableBuffer<B, T> {
   using type = typename B::template HostBuffer<T>;
 };
 
-/// A layer may be read as soon as it was awaited, however many come behind it: several groups of
+/// A layer may be read as soon as it was awaited, however many come after it: several groups of
 /// them where the backend copies layers in groups.
 template <class T, class B>
 void await_swap_cases(B& backend) {

@@ -118,7 +118,7 @@ void check_ranks(int size, const Body& body) {
   CHECK(Rig::run(size, body) == std::vector<std::string>(static_cast<std::size_t>(size)));
 }
 
-/// reduce_scatter gives the rows of all_reduce, and all_gather behind it gives all_reduce; also in
+/// reduce_scatter gives the rows of all_reduce, and all_gather after it gives all_reduce; also in
 /// place.
 template <class T, class Rig>
 void check_sums_of_rows(int size) {

@@ -1,4 +1,4 @@
-// A communicator that sums over ranks with the residual and the norm behind the sum takes the place
+// A communicator that sums over ranks with the residual and the norm after the sum takes the place
 // of both in a model.
 
 #include <atomic>

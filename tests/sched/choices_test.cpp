@@ -107,7 +107,7 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
     tokens.push_back(21);
     return tokens;
   }());
-  // All three go on behind the second: two copies, and the last to write keeps the block.
+  // All three go on after the second: two copies, and the last to write keeps the block.
   const BlockId last = b->block_table.back();
   engine.scheduler.choices().apply(std::vector<Choice>{{c, b, 30}, {a, b, 31}, {b, b, 32}});
   engine.scheduler.check_invariants();
@@ -183,7 +183,7 @@ TEST_CASE("beams that have drawn make room when nothing else can run", "[beams]"
   CHECK(beams[0]->status == SequenceStatus::awaiting_choice);
   CHECK_FALSE(engine.scheduler.choices().preempt());
   CHECK(describe(step(engine)) == "| 2:0-10!");
-  // Behind one that is awaiting_choice there is nothing to share.
+  // After one that is awaiting_choice there is nothing to share.
   engine.scheduler.choices().apply(
       std::vector<Choice>{{beams[0], beams[0], 30}, {beams[1], beams[0], 31}});
   engine.scheduler.check_invariants();

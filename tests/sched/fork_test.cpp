@@ -208,7 +208,7 @@ TEST_CASE("samples do not wait for each other: each has the prompt of the first"
   CHECK(engine.step() == "| 1:0-14!");
   CHECK(engine.step() == "1:14-15! | 2:13-14! 3:13-14! 4:13-14!");
 
-  // Also behind the step that computes the prompt.
+  // Also after the step that computes the prompt.
   Simulated<Hashed> ahead(
       {.max_num_seqs = 8, .max_num_batched_tokens = 100, .prefix_wait_tokens = 4}, 40);
   add_samples(ahead, iota(14), 4);

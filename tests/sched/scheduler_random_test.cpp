@@ -51,7 +51,7 @@ struct PoorHash {
 struct Coverage {
   std::int64_t steps = 0, finished = 0, aborted = 0, cancelled = 0, preempted = 0, hits = 0,
                evictions = 0, mixed = 0, chunks = 0, paused = 0;
-  // Planned ahead: what the step behind has to do with sequences whose token is not known yet.
+  // Planned ahead: what the next step has to do with sequences whose token is not known yet.
   std::int64_t ended_early = 0, preempted_pending = 0, ended_waiting = 0, ending = 0;
   std::int64_t guessed = 0, guessed_right = 0, copies = 0, faults = 0, failed_inserts = 0,
                forks = 0;
@@ -387,7 +387,7 @@ class Traffic {
     }
   }
 
-  /// Whether a running sequence that ends in `plan` is in the step behind it, too.
+  /// Whether a running sequence that ends in `plan` is in the step after it, too.
   static bool ends_early(const StepPlan& plan, const Sequence& s) {
     const auto share = std::find_if(plan.sequences.begin(), plan.sequences.end(),
                                     [&](const PlannedSequence& p) { return p.sequence == &s; });

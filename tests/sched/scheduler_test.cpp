@@ -424,7 +424,7 @@ TEST_CASE("no sequence is preempted for blocks that an ending sequence is about 
   REQUIRE(engine.scheduler.num_preemptions() == 0);
 }
 
-TEST_CASE("a sequence that ends is in the step behind for nothing", "[scheduler]") {
+TEST_CASE("a sequence that ends is in the next step for nothing", "[scheduler]") {
   Ahead engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 4);
   Sequence& a = engine.add(iota(4));
   Sequence& b = engine.add(iota(3, 100));

@@ -268,7 +268,7 @@ TEST_CASE("warnings of C") {
   scripted.on_create = [](const EngineConfig& config) {
     const std::string_view lines = "one line, another";
     if (!config.on_warning) return;
-    config.on_warning(lines.substr(0, 8));  // no zero byte behind it
+    config.on_warning(lines.substr(0, 8));  // no zero byte after it
     config.on_warning(lines.substr(10));
   };
   nvllm_engine_config config{};
@@ -299,7 +299,7 @@ TEST_CASE("structs of other versions") {
   newer.added[15] = 1;
   CHECK_THROWS_AS(c_api::read_struct(&newer.known), c_api::UnsupportedError);
 
-  // Of an older one: it ends with the text, and what lies behind is not read.
+  // Of an older one: it ends with the text, and what lies after is not read.
   nvllm_request older = text_request();
   older.struct_size = offsetof(nvllm_request, text_size);
   older.text_size = 12345;
@@ -355,7 +355,7 @@ TEST_CASE("events of C") {
   CHECK(id == 1);
   const TokenId token = 7;
   const TokenLogprobs logprobs{.token_id = 7, .logprob = -1, .top = {{7, -1.f}, {8, -2.f}}};
-  // A view, without a zero byte behind it.
+  // A view, without a zero byte after it.
   scripted.callbacks[0](
       {.id = 1, .token = &token, .text = std::string_view("abcd", 2), .logprobs = &logprobs});
   CHECK(heard.text == "ab");

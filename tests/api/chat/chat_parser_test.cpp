@@ -538,7 +538,7 @@ TEST_CASE("what a template renders of a message is read as that message") {
 
 TEST_CASE("a scanned value is JSON as the reader takes it") {
   using Status = nv::detail::JsonScanner::Status;
-  // A bracket behind the value, so that a number ends.
+  // A bracket after the value, so that a number ends.
   const auto accepts = [](std::string_view text) {
     nv::detail::JsonScanner scanner;
     for (std::size_t i = 0; i < text.size(); ++i) {
@@ -578,7 +578,7 @@ TEST_CASE("a scanned value is JSON as the reader takes it") {
         else
           changed.insert(at, 1, c);
       }
-      if (nv::detail::is_blank(changed.back())) continue;  // behind the value
+      if (nv::detail::is_blank(changed.back())) continue;  // after the value
       CAPTURE(changed);
       REQUIRE(accepts(changed) == reads(changed));
     }

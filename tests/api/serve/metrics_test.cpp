@@ -390,7 +390,7 @@ TEST_CASE("an idle engine that has failed is given a step to show that it has re
   CHECK(health.report().status == 503);
   CHECK(engine.submitted.size() == 1);
 
-  // Not another while one is under way, nor too soon behind it.
+  // Not another while one is under way, nor too soon after it.
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   CHECK(health.report().status == 503);
   CHECK(engine.submitted.size() == 1);

@@ -181,7 +181,7 @@ class ScriptedEngine final : public AnyEngine {
   [[nodiscard]] std::string describe() const override { return "a script"; }
   void check_invariants() const override {}
 
-  /// What it says of a token: -1, and of the i-th likeliest, which are the ids behind it, -1 - i.
+  /// What it says of a token: -1, and of the i-th likeliest, which are the ids after it, -1 - i.
   [[nodiscard]] static TokenLogprobs logprobs_of(TokenId token, std::int32_t num_top) {
     TokenLogprobs out{.token_id = token, .logprob = -1.f};
     for (std::int32_t i = 0; i < num_top; ++i)

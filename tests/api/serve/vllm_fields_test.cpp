@@ -92,7 +92,7 @@ TEST_CASE("truncate_prompt_tokens keeps the last tokens of a prompt", "[serve]")
     CHECK(served.engine.last_prompt().size() == 63);
     CHECK(served.engine.last_params().max_tokens == 1);
   }
-  SECTION("of a chat, behind the template") {
+  SECTION("of a chat, after the template") {
     (void)served.chat(R"("max_tokens": 4)");
     const std::vector<TokenId> all = served.engine.last_prompt();
     const Json reply = served.chat(R"("max_tokens": 4, "truncate_prompt_tokens": 3)");
@@ -212,7 +212,7 @@ TEST_CASE("templates get documents, and completions refuse what is of chats", "[
 
 namespace {
 
-/// A service whose tokeniser adds a token before a text, as Llama 3's does, and one behind it.
+/// A service whose tokeniser adds a token before a text, as Llama 3's does, and one after it.
 struct ServedWithTemplate : Served {
   ServedWithTemplate() {
     std::ifstream stream("examples/models/fairytale/tokenizer.json");

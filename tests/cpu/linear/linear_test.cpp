@@ -32,7 +32,7 @@ std::mt19937& random_bits() {
   return instance;
 }
 
-/// [rows, cols] normal numbers, rows `gap` elements of NaN apart, behind `gap` elements of NaN: a
+/// [rows, cols] normal numbers, rows `gap` elements of NaN apart, after `gap` elements of NaN: a
 /// row has no particular alignment.
 template <class T>
 struct Strided {
@@ -277,7 +277,7 @@ TEST_CASE("operands that do not fit together are refused", "[linear]") {
       ShapeError);
 }
 
-TEST_CASE("threads take every panel once, and mostly the one behind the last", "[linear]") {
+TEST_CASE("threads take every panel once, and mostly the one after the last", "[linear]") {
   for (const std::int64_t count : {0, 1, 2, 3, 31, 128, 4748}) {
     for (const int threads : {1, 2, 7}) {
       CAPTURE(count, threads);

@@ -43,7 +43,7 @@ struct Results {
   }
 };
 
-/// Whether `host` begins with the first `count` of `drawn`, and has -1 behind them.
+/// Whether `host` begins with the first `count` of `drawn`, and has -1 after them.
 template <class T>
 bool holds(const cuda::PinnedBuffer<T>& host, const GpuArray<T>& drawn, std::int64_t count) {
   for (std::size_t i = 0; i < host.size(); ++i) {

@@ -1,6 +1,6 @@
 // Dense kernels start while the one ahead is still at work. Here that one comes late: it looks at y,
 // where nobody may have written yet, and only then writes x and what is added to. The result has the
-// bits of a call behind nothing.
+// bits of a call after nothing.
 
 #include <algorithm>
 #include <cstdint>
@@ -37,7 +37,7 @@ __global__ void come_late_kernel(Copy look, Copy x, Copy y) {
   copy_elements(y);
 }
 
-/// Runs `op`, a product of `p` of one kernel, behind nothing and behind a kernel that comes late.
+/// Runs `op`, a product of `p` of one kernel, after nothing and after a kernel that comes late.
 template <class Op>
 void check_behind_late(const Gpu& gpu, Product& p, const Op& op) {
   static const auto copy = [](GpuArray<bf16>& from, GpuArray<bf16>& to) {
@@ -77,7 +77,7 @@ constexpr std::int64_t kOut = 88, kIn = 1024;
 
 }  // namespace
 
-TEST_CASE("products of few rows behind a kernel that comes late", "[late]") {
+TEST_CASE("products of few rows after a kernel that comes late", "[late]") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.context.can_overlap) return;
@@ -96,7 +96,7 @@ TEST_CASE("products of few rows behind a kernel that comes late", "[late]") {
   }
 }
 
-TEST_CASE("products of some tens and hundreds of rows behind a kernel that comes late", "[late]") {
+TEST_CASE("products of some tens and hundreds of rows after a kernel that comes late", "[late]") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.is_hopper()) return;
@@ -121,7 +121,7 @@ TEST_CASE("products of some tens and hundreds of rows behind a kernel that comes
   }
 }
 
-TEST_CASE("products in one order behind a kernel that comes late", "[late]") {
+TEST_CASE("products in one order after a kernel that comes late", "[late]") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.is_hopper()) return;

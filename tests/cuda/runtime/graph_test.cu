@@ -35,7 +35,7 @@ constexpr int kPadding = -7;
 /// What a recording has beside its first kernel, on a stream that comes in and is joined again.
 enum class Beside { nothing, event_wait, memset, kernel };
 
-/// A recording as that of a step: `unpack_step`, and behind it and what is beside it a sum of what
+/// A recording as that of a step: `unpack_step`, and after it and what is beside it a sum of what
 /// both left.
 struct Recording {
   Gpu gpu, side, elsewhere;
@@ -70,7 +70,7 @@ struct Recording {
     return out;
   }
 
-  /// What the recorded event stands behind.
+  /// What the recorded event stands after.
   void write_late(int value) {
     cuda::launch(write_late_kernel, {.grid = 1, .block = 1}, elsewhere.context, late.data(), value);
     outside.record(elsewhere.stream.get());
@@ -112,7 +112,7 @@ struct Recording {
     return cuda::Graph::capture(gpu.stream.get(), [&] { run(beside, kernel_first); });
   }
 
-  /// Things of the recording that come behind nothing.
+  /// Things of the recording that come after nothing.
   [[nodiscard]] std::size_t count_roots(Beside beside, bool kernel_first) {
     cudaGraph_t graph = nullptr;
     std::size_t count = 0;

@@ -86,7 +86,7 @@ struct Batch {
   }
 };
 
-/// A batch on the device. The rows begin `offset` elements behind a 16-byte boundary and are
+/// A batch on the device. The rows begin `offset` elements after a 16-byte boundary and are
 /// `stride` apart; what lies between them is +inf, which would win if it were read.
 class DeviceBatch {
  public:

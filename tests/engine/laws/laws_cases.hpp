@@ -366,7 +366,7 @@ TEST_CASE("cached in host memory = uncached", "[laws][tier]") {
   if (num_devices() < 1) return;
   const std::string model = "fairytale";
   Workload work;
-  for (std::size_t i = 0; i < 8; ++i) {  // every second one goes on behind the same 40 tokens
+  for (std::size_t i = 0; i < 8; ++i) {  // every second one goes on after the same 40 tokens
     std::vector<TokenId> prompt = random_prompt(i % 2 == 0 ? 7 : 100 + i, 40, vocab_of(model));
     for (const TokenId token : random_prompt(20 + i, 3 + i, vocab_of(model)))
       prompt.push_back(token);

@@ -53,7 +53,7 @@ EngineConfig edits_config(bool overlap = true) {
           .overlap = overlap};
 }
 
-/// A constraint that reads what was drawn: behind token t comes one of t + 1 … t + `kStride`, modulo
+/// A constraint that reads what was drawn: after token t comes one of t + 1 … t + `kStride`, modulo
 /// `modulus`, and after `length` tokens the end. It throws instead at `fails_at`.
 class Ladder final : public TokenMaskSource {
  public:

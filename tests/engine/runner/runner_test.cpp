@@ -126,7 +126,7 @@ TEST_CASE("results stay until the next launch but one", "[runner]") {
   CHECK(numbers(first) == before);
 }
 
-TEST_CASE("a step's error comes from its wait, and takes along the step behind it", "[runner]") {
+TEST_CASE("a step's error comes from its wait, and takes along the step after it", "[runner]") {
   TestRunner runner;
   Steps bad(2), good(2), later(2);
   bad.append_pending(3);  // there are no such samples

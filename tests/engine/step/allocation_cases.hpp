@@ -59,7 +59,7 @@ struct Kind {
   const char* name;
   std::vector<std::vector<TokenId>> prompts;
   std::vector<SamplingParams> params;
-  bool is_session = false;  ///< they are turns of a conversation, one behind the other
+  bool is_session = false;  ///< they are turns of a conversation, one after the other
 };
 
 struct AllocationRig {

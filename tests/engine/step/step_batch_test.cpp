@@ -328,7 +328,7 @@ TEST_CASE("the inputs of a step say what decodes have in common, to who wants to
   }
 }
 
-TEST_CASE("a sequence may give several rows of logits, behind each other", "[step_inputs]") {
+TEST_CASE("a sequence may give several rows of logits, after each other", "[step_inputs]") {
   Decodes decodes({5});
   Sequence guesses;
   guesses.tokens = {1, 2, 3, 4};
@@ -368,7 +368,7 @@ TEST_CASE("copies of blocks that depend on their order are refused", "[copy_bloc
 }
 
 TEST_CASE("what is best computed as decodes is laid out before the chunks", "[step_inputs]") {
-  // A decode, a long chunk, one token of a prompt, a short chunk behind a long prefix, one behind a
+  // A decode, a long chunk, one token of a prompt, a short chunk after a long prefix, one after a
   // short prefix.
   struct Part {
     std::int32_t begin, end, num_logits;

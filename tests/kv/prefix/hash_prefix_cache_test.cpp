@@ -205,7 +205,7 @@ void compare(int num_blocks, bool duplicates, unsigned seed) {
   if (num_blocks >= 16) REQUIRE((model.num_duplicates > 100) == duplicates);
 }
 
-/// `count` blocks of tokens whose hashes behind the empty prefix end in the same 10 bits.
+/// `count` blocks of tokens whose hashes after the empty prefix end in the same 10 bits.
 std::vector<Tokens> colliding_blocks(std::uint64_t seed, int count) {
   std::vector<Tokens> found;
   for (TokenId i = 0; static_cast<int>(found.size()) < count; ++i) {

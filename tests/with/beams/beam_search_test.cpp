@@ -16,7 +16,7 @@ using namespace nanovllm;
 
 namespace {
 
-/// The log-probability of each token of a small vocabulary behind some tokens.
+/// The log-probability of each token of a small vocabulary after some tokens.
 using Model = std::function<std::vector<float>(const std::vector<TokenId>&)>;
 
 /// One whose probabilities depend on all tokens.

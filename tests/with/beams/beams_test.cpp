@@ -114,7 +114,7 @@ TEST_CASE("a beam search computes its prompt once and shares what its beams shar
     least_free = std::min(least_free, engine.stats().num_free_kv_blocks);
   }
   CHECK(60 - least_free <= kWhole + kWidth);
-  // The prompt; the beams that started behind it computed one token each in their first step.
+  // The prompt; the beams that started after it computed one token each in their first step.
   CHECK(engine.stats().num_prefill_tokens == kWhole * 16 + 8 + kWidth - 1);
   CHECK(engine.stats().num_decode_tokens == kWidth * 7 - (kWidth - 1));
 }

@@ -49,7 +49,7 @@ struct TorchFp8Products {
     if (!is_rounded) return x[at];
     return x_e4m3[at] * x_scale[static_cast<std::size_t>(i * groups + j / 128)];
   }
-  /// The sum of the products' absolute values behind y(i, j): errors of sums are parts of it.
+  /// The sum of the products' absolute values after y(i, j): errors of sums are parts of it.
   [[nodiscard]] double size(std::int64_t i, std::int64_t j, bool is_rounded) const {
     double out = 0;
     for (std::int64_t c = 0; c < k; ++c) {

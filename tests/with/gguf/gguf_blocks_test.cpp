@@ -27,7 +27,7 @@ TEST_CASE("blocks have the values that llama.cpp's own package makes of them", "
     std::vector<float> expected(file.data(*values).size() / sizeof(float));
     std::memcpy(expected.data(), file.data(*values).data(), file.data(*values).size());
     REQUIRE(expected.size() == 6 * 256);
-    // At an odd address, and with a canary behind.
+    // At an odd address, and with a canary after.
     std::vector<std::byte> moved(file.data(*blocks).size() + 1);
     std::memcpy(moved.data() + 1, file.data(*blocks).data(), moved.size() - 1);
     std::vector<float> out(expected.size() + 1, 7.f);

@@ -322,7 +322,7 @@ TEST_CASE("rows with gaps are summed though they do not fit at once", "[peer][nc
   CHECK(num_wrong == std::vector<int>(2, 0));
 }
 
-TEST_CASE("a sum with a norm behind it is that of a sum and a norm", "[peer][nccl]") {
+TEST_CASE("a sum with a norm after it is that of a sum and a norm", "[peer][nccl]") {
   if (!has_gpus(2)) return;
   std::vector<int> num_fused(2, 0), num_wrong(2, 0);
   auto ends = PeerMemory::make(2, {.measures = false});
@@ -365,7 +365,7 @@ TEST_CASE("a sum with a norm behind it is that of a sum and a norm", "[peer][ncc
   if (ends[0].reaches_peers()) CHECK(num_fused[0] >= 2);
 }
 
-TEST_CASE("sums beside other ops have the bits of a sum with a norm behind it", "[peer][nccl]") {
+TEST_CASE("sums beside other ops have the bits of a sum with a norm after it", "[peer][nccl]") {
   if (!has_gpus(2)) return;
   constexpr std::int64_t kMostRows = 40;
   const std::int64_t width = GENERATE(576, 4096);
@@ -488,7 +488,7 @@ TEST_CASE("a sum beside other ops ends when the other rank does not come, or abo
   CHECK_THAT(errors[0], Catch::Matchers::Contains("another rank failed"));
 }
 
-TEST_CASE("a kernel that is launched first behind a sum does not keep the other rank from it",
+TEST_CASE("a kernel that is launched first after a sum does not keep the other rank from it",
           "[peer][nccl]") {
   if (!has_gpus(2)) return;
   auto ends = PeerMemory::make(2, {.limit = 10, .measures = false, .min_overlapped_bytes = 1});

@@ -50,7 +50,7 @@ TEST_CASE("a rank that is late beyond the limit ends the step, and a reset makes
                            greedy(20));
   };
   const std::vector<Output> expected = generate(0);
-  for (const bool in_prompt : {false, true}) {  // behind step 6, or op 20 of the first
+  for (const bool in_prompt : {false, true}) {  // after step 6, or op 20 of the first
     // So long that the other rank's kernels wait three seconds where other programs use the GPU.
     Backend::failure = [](Backend&) { std::this_thread::sleep_for(std::chrono::seconds(10)); };
     (in_prompt ? Backend::points_left : Backend::steps_left) = in_prompt ? 20 : 6;

@@ -24,7 +24,7 @@ constexpr float kEps = 1e-6f;
 constexpr std::uint32_t kOfResidual = 77, kOfWeight = 78;
 constexpr std::int64_t kMaxElements = 1 << 17;
 
-/// One sum of a graph: n x width, with or without a norm behind it.
+/// One sum of a graph: n x width, with or without a norm after it.
 struct Sum {
   std::int64_t rows, width;
   bool has_norm;

@@ -120,7 +120,7 @@ struct NormCase {
   GpuArray<T> x, residual, weight, out;
 };
 
-/// Fused sums against a sum on the CPU with `add_rms_norm` behind it, bit by bit, and both against
+/// Fused sums against a sum on the CPU with `add_rms_norm` after it, bit by bit, and both against
 /// float64.
 template <class T>
 void check_norms(int size, int devices, peer::Shots shots, std::vector<std::int64_t> widths) {
@@ -207,7 +207,7 @@ TEMPLATE_TEST_CASE("sums of peers have the bits of ranks in threads", "[peer]", 
   }
 }
 
-TEMPLATE_TEST_CASE("the norm behind a sum of peers has the bits of add_rms_norm", "[peer]", float,
+TEMPLATE_TEST_CASE("the norm after a sum of peers has the bits of add_rms_norm", "[peer]", float,
                    bf16) {
   if (!has_gpu()) return;
   for (const int size : {2, 4, 8}) {

@@ -18,7 +18,7 @@ inline Json embedding_oracle() {
   return parse_json(MappedFile("tests/fixtures/embeddings.json").text(), "embeddings.json");
 }
 
-/// The model; its tokeniser puts `<|endoftext|>` behind a text.
+/// The model; its tokeniser puts `<|endoftext|>` after a text.
 inline Checkpoint embedding_model() {
   const Checkpoint files("examples/models/fairytale");
   auto model = nanovllm_test::MemoryCheckpoint::copy_of(files);

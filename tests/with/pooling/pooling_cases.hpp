@@ -212,7 +212,7 @@ TEST_CASE("blocks of a pooled prompt are in the prefix cache, the last one too",
   CHECK(engine.generate(prompt, {.max_tokens = 2}).num_cached_tokens == 32);
 }
 
-TEST_CASE("a turn of a session may be pooled, and the next goes on behind it", "[pooling][laws]") {
+TEST_CASE("a turn of a session may be pooled, and the next goes on after it", "[pooling][laws]") {
   if (!backend_present()) return;
   for (const bool overlap : {false, true}) {
     PoolingEngine engine(pooling_config(overlap));

@@ -30,7 +30,7 @@ Table allocate(Blocks<kB>& blocks, int n) {
   return table;
 }
 
-/// Computes `tokens` behind what is cached, publishes them and gives all back.
+/// Computes `tokens` after what is cached, publishes them and gives all back.
 template <int kB>
 PrefixMatch serve(Blocks<kB>& blocks, const Tokens& tokens,
                   std::optional<std::int32_t> priority = std::nullopt) {
@@ -273,7 +273,7 @@ TEST_CASE("of the leaves, those that only less urgent requests used go first",
           "[radix_prefix_cache]") {
   Blocks<2> blocks(8, true);
   serve(blocks, {1, 1, 2, 2}, -1);
-  serve(blocks, {1, 1, 3, 3}, 1);  // a patient request's end behind an urgent one's beginning
+  serve(blocks, {1, 1, 3, 3}, 1);  // a patient request's end after an urgent one's beginning
   serve(blocks, {4, 4, 5, 5}, 0);
   serve(blocks, {6, 6}, 3);
   serve(blocks, {7, 7});
@@ -297,7 +297,7 @@ TEST_CASE("a block stands for what its duplicates were used for, and for what is
           "[radix_prefix_cache]") {
   Blocks<2> blocks(12, true);
   std::vector<Table> tables;
-  for (int i = 0; i < 3; ++i) {  // three of equal content, and one goes on behind it
+  for (int i = 0; i < 3; ++i) {  // three of equal content, and one goes on after it
     const Tokens tokens = i == 1 ? Tokens{1, 1, 2, 2} : Tokens{1, 1};
     tables.push_back(allocate(blocks, static_cast<int>(tokens.size()) / 2));
     blocks.publish(tables.back(), tokens, 0, static_cast<std::int32_t>(tokens.size()));
@@ -349,7 +349,7 @@ TEST_CASE("the version changes whenever a match of the radix cache could", "[rad
   REQUIRE(blocks.cache_version() != entered);
 }
 
-TEST_CASE("tokens behind a block that was not entered are refused", "[radix_prefix_cache]") {
+TEST_CASE("tokens after a block that was not entered are refused", "[radix_prefix_cache]") {
   Blocks<2> blocks(4, true);
   const Table table = allocate(blocks, 2);
   REQUIRE_THROWS_AS(blocks.publish(table, Tokens{1, 2, 3, 4}, 2, 4), Error);

@@ -31,7 +31,7 @@ Output output_of(std::vector<TokenId> tokens, FinishReason reason) {
 
 }  // namespace
 
-TEST_CASE("tokens are put behind tokens, and the conversation stays as it was", "[conversation]") {
+TEST_CASE("tokens are put after tokens, and the conversation stays as it was", "[conversation]") {
   const NoText engine;
   const Conversation before{.tokens = {1, 2}};
   const Conversation turn = before.with(std::vector<TokenId>{3, 4}, engine.frontend);

@@ -137,7 +137,7 @@ class ShardDrawRig {
     for (std::int64_t s = 0; s < num_shards; ++s) {
       const std::int64_t first = s * columns;
       const std::int64_t count = std::clamp<std::int64_t>(rows_.vocab - first, 0, columns);
-      std::vector<float> part(elements(n * columns), 1e30f);  // columns behind do not count
+      std::vector<float> part(elements(n * columns), 1e30f);  // columns after do not count
       for (std::int64_t r = 0; r < n; ++r)
         std::copy_n(rows_.logits.begin() + r * rows_.vocab + std::min(first, rows_.vocab), count,
                     part.begin() + r * columns);

@@ -41,7 +41,7 @@ TEMPLATE_TEST_CASE("a match goes on into the blocks that were saved, and no othe
                    "[host_prefix_cache]", XxPrefixHash, ConstantHash) {
   HostPrefixCache<2, TestType> tier(8, 4, 7);
   tier.name(Table{3, 5, 1}, Tokens{1, 2, 3, 4, 1, 2, 9}, 0, 7);
-  tier.name(Table{6, 7}, Tokens{3, 4, 1, 2}, 0, 4);  // the same blocks behind other tokens
+  tier.name(Table{6, 7}, Tokens{3, 4, 1, 2}, 0, 4);  // the same blocks after other tokens
   REQUIRE((tier.has_name(3) && tier.has_name(1) && !tier.has_name(0) && tier.size() == 0));
   tier.enter(2, 5);
   tier.enter(0, 3);
@@ -54,7 +54,7 @@ TEMPLATE_TEST_CASE("a match goes on into the blocks that were saved, and no othe
   REQUIRE(extended(tier, {1}).outside.empty());
   REQUIRE(extended(tier, {3, 4}).outside.empty());
   REQUIRE(extended(tier, {1, 2, 1, 2}).outside == Table{0});
-  REQUIRE(extended(tier, {1, 2, 3, 4}, {3}).outside == Table{2});  // behind the device's
+  REQUIRE(extended(tier, {1, 2, 3, 4}, {3}).outside == Table{2});  // after the device's
   REQUIRE(extended(tier, {3, 4, 3, 4}, {6}).outside.empty());
   REQUIRE(extended(tier, {1, 2, 3, 4}, {0}).outside.empty());  // of an unknown name
 

@@ -194,7 +194,7 @@ TEST_CASE("masks are what is taken") {
   }
 }
 
-TEST_CASE("branches with strings of other lengths are told apart by what comes before and behind") {
+TEST_CASE("branches with strings of other lengths are told apart by what comes before and after") {
   const auto source = nv::JsonSchemaCompiler(byte_vocabulary()).json_schema(R"({"anyOf": [
       {"properties": {"s": {"type": "string", "maxLength": 3}, "t": {"type": "integer"}},
        "required": ["s", "t"]},

@@ -162,7 +162,7 @@ inline std::optional<std::string> random_walk(const nanovllm::TokenMaskSource& s
     if (step >= patience) {
       static const std::string_view closing[] = {"\"", "}", "]", "]}", "}}"};
       std::size_t best = std::size(closing);
-      for (nanovllm::TokenId token : tokens) {  // such as the @ behind letters
+      for (nanovllm::TokenId token : tokens) {  // such as the @ after letters
         const std::string_view bytes = vocabulary.bytes(token);
         if (bytes.size() == 1 && std::string_view("@.,:").find(bytes) != bytes.npos) drawn = token;
       }

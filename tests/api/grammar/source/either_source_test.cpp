@@ -21,7 +21,7 @@ std::shared_ptr<const RegexSource> regex(const std::string& pattern) {
   return std::make_shared<const RegexSource>(kVocabulary, pattern);
 }
 
-/// Whether `source` takes all of `text`, byte by byte, and an end behind it. At every step what may
+/// Whether `source` takes all of `text`, byte by byte, and an end after it. At every step what may
 /// come next is what is taken, and a token that is refused leaves no trace.
 bool takes(const nanovllm::TokenMaskSource& source, const std::string& text) {
   auto matcher = source.matcher();

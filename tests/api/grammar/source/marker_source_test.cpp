@@ -62,7 +62,7 @@ std::optional<std::string> lawful_walk(const nv::TokenMaskSource& source,
 
 }  // namespace
 
-TEST_CASE("a constraint begins behind a thought") {
+TEST_CASE("a constraint begins after a thought") {
   const auto vocabulary = byte_vocabulary({"</think>", "</th", "ink>", "\n\n", "ink>\n", "yes"});
   const auto inner = std::make_shared<const nv::RegexSource>(vocabulary, "yes|no");
   const auto source = nv::after_reasoning(vocabulary, inner);

@@ -141,7 +141,7 @@ TEST_CASE("embeddings are the engine's in every form", "[serve][pooling]") {
   CHECK(std::abs(plain[1][3] - vectors[1][3]) > 1e-3f);
 
   const Json cut = served.ask("/v1/embeddings", two + R"(, "truncate_prompt_tokens": 2)");
-  CHECK(cut["usage"]["prompt_tokens"] == Json(4));  // the last of the text, and the token behind it
+  CHECK(cut["usage"]["prompt_tokens"] == Json(4));  // the last of the text, and the token after it
   CHECK(served.service.num_unfinished() == 0);
 }
 

@@ -421,7 +421,7 @@ TEST_CASE("varlen_attention: whole prompts beside continued ones do not read the
     const int new_from = cuda::varlen_new_from(prefix, q_len);
     const int width = 2 * shape.kv_heads * shape.block_size * shape.head_dim;
     for (int p = 0; p < prefix + q_len; ++p) {
-      // Tiles of 128 keys that begin behind `new_from`; the rest of their first block is the cache's.
+      // Tiles of 128 keys that begin after `new_from`; the rest of their first block is the cache's.
       if (new_from == cuda::kVarlenNoNewKeys || p < align_up(new_from, 128)) continue;
       const auto block = static_cast<std::size_t>(
           step.tables.host[s * static_cast<std::size_t>(step.table_width) + p / shape.block_size]);

@@ -88,7 +88,7 @@ TEST_CASE("project_qkv as start-up tunes it equals float64") {
     ops::project_qkv_case<bf16>(backend, {{n, in, head_dim, true}, heads, kv_heads});
 }
 
-TEMPLATE_TEST_CASE("project_qkv of few rows in one kernel behind poison, again and in a graph",
+TEMPLATE_TEST_CASE("project_qkv of few rows in one kernel after poison, again and in a graph",
                    "[racecheck]", bf16, Int8Kv, StaticFp8Kv) {
   if (!has_gpu()) return;
   const Gpu gpu;

@@ -28,7 +28,7 @@ struct Layer {
   GpuArray<Out> y;
 
   /// Rows of x and y are `x_pad` and `y_pad` elements longer than they need to be; x begins
-  /// `x_shift` elements behind an aligned place.
+  /// `x_shift` elements after an aligned place.
   Layer(std::int64_t m_in, std::int64_t n_in, std::int64_t k_in, bool add = false,
         std::int64_t x_pad = 0, std::int64_t y_pad = 0, std::int64_t x_shift = 0)
       : m(m_in),

@@ -10,7 +10,7 @@
 namespace nanovllm::test {
 namespace {
 
-/// Operands of a fused product. Rows of x are 8 elements apart, NaN between and behind them.
+/// Operands of a fused product. Rows of x are 8 elements apart, NaN between and after them.
 struct Fused {
   std::int64_t m, n, k;  ///< n columns of y
   bool has_norm, gated, accumulate;
@@ -119,7 +119,7 @@ TEST_CASE("small_m_linear with a norm ahead equals float64") {
   }
 }
 
-TEST_CASE("small_m_linear with SwiGLU behind equals float64") {
+TEST_CASE("small_m_linear with SwiGLU after equals float64") {
   if (!has_gpu()) return;
   const Gpu gpu;
   for (const int m : {1, 2, 8, 11, 16}) {

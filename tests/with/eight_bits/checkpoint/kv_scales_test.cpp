@@ -35,7 +35,7 @@ void add(SafetensorsWriter& tensors, const std::string& name, float scale,
   tensors.add(name, "F32", shape, std::vector<float>{scale});
 }
 
-/// The spellings of keys' and values' scales, behind a module's name.
+/// The spellings of keys' and values' scales, after a module's name.
 struct Spelling {
   const char* k;
   const char* v;

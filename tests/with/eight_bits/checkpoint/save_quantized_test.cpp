@@ -48,7 +48,7 @@ struct Int4FloatPolicy : FullFloat32Policy {
   using Weight = Int4Weights<float>;
 };
 
-/// What an engine says of a prompt of 70 tokens and of what it generates behind it.
+/// What an engine says of a prompt of 70 tokens and of what it generates after it.
 template <class Policy, class Model = AnyModel>
 Trace trace(const fs::path& model, int ranks = 1) {
   const EngineConfig config{.model = model,

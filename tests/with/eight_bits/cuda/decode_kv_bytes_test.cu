@@ -1,5 +1,5 @@
 // decode_attention over caches with 8-bit elements and scales, against a float64 formula; some rows
-// are zeros, some small, and scales behind the last key are NaN.
+// are zeros, some small, and scales after the last key are NaN.
 
 #include <cstdint>
 #include <vector>

@@ -84,7 +84,7 @@ TEMPLATE_TEST_CASE(
   }
 }
 
-TEMPLATE_TEST_CASE("project_qkv by 8-bit weights in one kernel behind poison, again and in a graph",
+TEMPLATE_TEST_CASE("project_qkv by 8-bit weights in one kernel after poison, again and in a graph",
                    "[racecheck]", bf16, Int8Kv, StaticFp8Kv) {
   if (!has_gpu()) return;
   const Gpu gpu;

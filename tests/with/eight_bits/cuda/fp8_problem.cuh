@@ -81,7 +81,7 @@ struct StoredRows {
 };
 
 /// x [m, k], W [n or 2 n, k], w [k] and y [m, n]. Rows of x are 8 elements apart, NaN between and
-/// behind them, unless `placement` says otherwise.
+/// after them, unless `placement` says otherwise.
 struct Fp8Problem {
   std::int64_t m, n, k;
   bool has_norm, gated, accumulate;

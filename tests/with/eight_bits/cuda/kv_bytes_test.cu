@@ -42,7 +42,7 @@ float store_by_format(const KvView<Kv>& kv, std::int64_t head, const T* row, KvS
 }
 
 /// Tokens with rows of q, k and v side by side, and a cache. Sequences have `prefix` keys and
-/// `q_len` tokens behind them; their pages lie backwards in the pool.
+/// `q_len` tokens after them; their pages lie backwards in the pool.
 struct Chunk {
   std::int64_t q_len, prefix;
 };

@@ -15,7 +15,7 @@
 namespace nanovllm::test {
 namespace {
 
-/// Whether all values are those of `expected`, zeros stand behind the columns, and rows [first, end),
+/// Whether all values are those of `expected`, zeros stand after the columns, and rows [first, end),
 /// which were set, have the scales of their blocks.
 void check_same(const Fp8Content& got, const cpu::Fp8Matrix& expected, std::int64_t first,
                 std::int64_t end) {

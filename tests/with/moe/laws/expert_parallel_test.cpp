@@ -273,7 +273,7 @@ TEST_CASE("stats do not wait for the step under way", "[moe][expert_parallel]") 
   ExpertsCounted::hold = false;
   ExpertsCounted::hold.notify_all();
   other.join();
-  // The first layer has been counted, or not yet; those behind it have not.
+  // The first layer has been counted, or not yet; those after it have not.
   const std::vector<std::int64_t> during = asked.get(),
                                   after = engine.stats().of<ExpertLoad>().tokens;
   CHECK(std::equal(during.begin() + 14, during.end(), before.begin() + 14));

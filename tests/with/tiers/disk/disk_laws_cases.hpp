@@ -114,7 +114,7 @@ EngineConfig config_of(const Folder& folder, std::int64_t num_host_blocks = 16) 
   return config;
 }
 
-/// Every second prompt goes on behind the same 40 tokens.
+/// Every second prompt goes on after the same 40 tokens.
 std::vector<TokenId> prompt_of(std::size_t i) {
   std::vector<TokenId> prompt = random_prompt(i % 2 == 0 ? 7 : 100 + i, 40, vocab());
   for (const TokenId token : random_prompt(20 + i, 3 + i, vocab())) prompt.push_back(token);

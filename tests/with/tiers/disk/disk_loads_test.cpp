@@ -88,7 +88,7 @@ TEST_CASE("a block is not read while a step under way may still use what is take
   rig.loads->forget(*request);
 }
 
-TEST_CASE("what is read goes behind its parents or nowhere", "[disk]") {
+TEST_CASE("what is read goes after its parents or nowhere", "[disk]") {
   const Folder folder;
   const Tokens tokens = prompt_of(16);
   Rig(folder).write(tokens);

@@ -27,7 +27,7 @@ struct Folder {
   fs::path path = fs::temp_directory_path() / concat("nanovllm_disk_queue_", ::getpid());
 };
 
-/// Blocks one behind the other, each with memory of its own: what is in the files, and what is read.
+/// Blocks one after the other, each with memory of its own: what is in the files, and what is read.
 struct Chain {
   Chain(const DiskStore& tier, TokenId first, std::size_t length) : load(new DiskLoad) {
     DiskName parent = tier.root();

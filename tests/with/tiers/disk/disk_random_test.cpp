@@ -316,7 +316,7 @@ class Traffic {
   Coverage& coverage_;
 };
 
-/// Every file holds the keys and values of its tokens behind its prefix.
+/// Every file holds the keys and values of its tokens after its prefix.
 void check_files(const Folder& folder, const Prefixes& prefixes, Coverage& coverage) {
   for (const auto& entry : fs::directory_iterator(folder.path)) {
     SectionReader file(entry.path(), kDiskBlockFormat);

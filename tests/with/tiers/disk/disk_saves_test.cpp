@@ -106,7 +106,7 @@ TEST_CASE("two steps under way that copy to the same block of the host write it 
   }
 }
 
-TEST_CASE("blocks that files go on behind have files, too", "[disk]") {
+TEST_CASE("blocks that files go on after have files, too", "[disk]") {
   const Folder folder;
   const Tokens tokens = prompt_of(16);
   const bool idle = GENERATE(false, true);

@@ -15,7 +15,7 @@ namespace {
 
 using cuda::ProductKind;
 
-/// Operands of a layer. Rows of x are 8 elements apart, NaN between and behind them; those of y
+/// Operands of a layer. Rows of x are 8 elements apart, NaN between and after them; those of y
 /// begin at odd elements, or `pairs`, at even ones.
 struct Mid {
   std::int64_t m, n, k;  ///< n columns of y
@@ -190,7 +190,7 @@ TEST_CASE("mid_m_linear gives a row the same bits whatever rows are beside it") 
   }
 }
 
-TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and in a graph") {
+TEST_CASE("mid_m_linear after itself gives the same bits alone, overlapping and in a graph") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.is_hopper()) return;
@@ -259,7 +259,7 @@ TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and
   }
 }
 
-TEST_CASE("each form of mid_m_linear behind poison", "[racecheck]") {
+TEST_CASE("each form of mid_m_linear after poison", "[racecheck]") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.is_hopper()) return;

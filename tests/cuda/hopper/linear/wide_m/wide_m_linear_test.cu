@@ -15,7 +15,7 @@ namespace {
 
 using cuda::ProductKind;
 
-/// Operands of a product. Rows of x and y stand apart, NaN between and behind them.
+/// Operands of a product. Rows of x and y stand apart, NaN between and after them.
 template <class T>
 struct Wide {
   ProductKind kind;
