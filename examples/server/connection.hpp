@@ -10,7 +10,6 @@
 #include <nanovllm/api/serve/exchange.hpp>
 #include <nanovllm/api/serve/http.hpp>
 #include <nanovllm/api/serve/metrics.hpp>
-#include <nanovllm/api/serve/whole_exchange.hpp>
 
 #include <algorithm>
 #include <array>

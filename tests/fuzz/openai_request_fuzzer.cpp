@@ -14,7 +14,6 @@
 #include "nanovllm/api/serve/request/chat_request.hpp"
 #include "nanovllm/api/serve/request/completion_request.hpp"
 #include "nanovllm/api/serve/request/request_fields.hpp"
-#include "nanovllm/api/serve/request/tokenize_request.hpp"
 #include "nanovllm/chat/chat_template.hpp"
 
 namespace nv = nanovllm;

@@ -318,7 +318,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["api/grammar/json/"] = "api/grammar/bytes/ api/grammar/regex/ api/grammar/ebnf/"
     allowed_in_module["api/grammar/source/"] = "api/grammar/bytes/ api/grammar/regex/"
 
-    serve_tops = "api/serve/effort.hpp api/serve/exchange.hpp api/serve/service_config.hpp api/serve/service_load.hpp " \
+    serve_tops = "api/serve/exchange.hpp api/serve/service_config.hpp api/serve/service_load.hpp " \
         "api/serve/engine_exchange.hpp api/serve/admission.hpp"
     allowed_in_module["api/serve/"] = "all"
     allowed_in_module["api/serve/constraint/"] = ""

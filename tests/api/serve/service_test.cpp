@@ -18,7 +18,7 @@
 #include "nanovllm/api/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/api/serve/constraint/cached_constraint_compiler.hpp"
 #include "nanovllm/api/serve/constraint/constraint_compiler.hpp"
-#include "nanovllm/api/serve/effort.hpp"
+#include "nanovllm/api/serve/reply/generation.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 

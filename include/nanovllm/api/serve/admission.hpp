@@ -15,7 +15,7 @@
 #include "nanovllm/api/chat/jinja_programs.hpp"
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
 #include "nanovllm/api/serve/request/chat_request.hpp"
-#include "nanovllm/api/serve/request/prompt_truncation.hpp"
+#include "nanovllm/api/serve/request/shared_fields.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"

@@ -12,7 +12,6 @@
 #include "nanovllm/api/serve/exchange.hpp"
 #include "nanovllm/api/serve/reply/pending_output.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
-#include "nanovllm/api/serve/reply/usage.hpp"
 #include "nanovllm/api/serve/service_load.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"

@@ -50,7 +50,7 @@ struct RouteInfo {
 #include <variant>
 #include <vector>
 
-#include "nanovllm/api/serve/pooling/embedding_request.hpp"
+#include "nanovllm/api/serve/pooling/pooled_requests.hpp"
 #include "nanovllm/api/serve/request/chat_fields.hpp"
 #include "nanovllm/api/serve/request/output_format.hpp"
 #include "nanovllm/api/serve/request/sampling_fields.hpp"

@@ -88,7 +88,6 @@ class OpenAiService {
 #include <utility>
 #include <vector>
 
-#include "nanovllm/api/serve/effort.hpp"
 #include "nanovllm/api/serve/health_report.hpp"
 #include "nanovllm/api/serve/openapi.hpp"
 #include "nanovllm/api/serve/pooling/pooled_exchange.hpp"
@@ -96,7 +95,6 @@ class OpenAiService {
 #include "nanovllm/api/serve/request/api_error.hpp"
 #include "nanovllm/api/serve/service_load.hpp"
 #include "nanovllm/api/serve/token_replies.hpp"
-#include "nanovllm/api/serve/whole_exchange.hpp"
 #include "nanovllm/version.hpp"
 
 namespace nanovllm::serve {

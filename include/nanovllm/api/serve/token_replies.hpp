@@ -4,7 +4,6 @@
 #include <memory>
 #include <string_view>
 
-#include "nanovllm/api/serve/effort.hpp"
 #include "nanovllm/api/serve/exchange.hpp"
 #include "nanovllm/api/serve/reply/generation.hpp"
 #include "nanovllm/core/separate.hpp"
@@ -39,9 +38,8 @@ namespace nanovllm::serve {
 
 #include "nanovllm/api/serve/admission.hpp"
 #include "nanovllm/api/serve/reply/logprobs.hpp"
+#include "nanovllm/api/serve/request/completion_request.hpp"
 #include "nanovllm/api/serve/request/request_fields.hpp"
-#include "nanovllm/api/serve/request/tokenize_request.hpp"
-#include "nanovllm/api/serve/whole_exchange.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::serve {

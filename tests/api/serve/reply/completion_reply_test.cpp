@@ -9,7 +9,7 @@
 #include "api/serve/replies.hpp"
 #include "catch.hpp"
 #include "nanovllm/api/serve/reply/logprobs.hpp"
-#include "nanovllm/api/serve/reply/stop_reason.hpp"
+#include "nanovllm/api/serve/reply/reply_writer.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::serve;

@@ -6,7 +6,6 @@
 
 #include "api/serve/request/request_cases.hpp"
 #include "catch.hpp"
-#include "nanovllm/api/serve/request/tokenize_request.hpp"
 #include "nanovllm/chat/chat_template.hpp"
 
 using namespace nanovllm;

@@ -10,7 +10,6 @@
 
 #include "nanovllm/api/chat/chat_event.hpp"
 #include "nanovllm/api/chat/chat_parser.hpp"
-#include "nanovllm/api/serve/reply/reply_ids.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"

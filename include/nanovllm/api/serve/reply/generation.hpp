@@ -2,25 +2,45 @@
 /// Starts requests for text: from a body to an exchange that the engine works on.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
-#include "nanovllm/api/serve/effort.hpp"
 #include "nanovllm/api/serve/engine_exchange.hpp"
 #include "nanovllm/api/serve/exchange.hpp"
-#include "nanovllm/api/serve/reply/reply_ids.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
+#include "nanovllm/api/serve/request/api_error.hpp"
 #include "nanovllm/api/serve/service_config.hpp"
 #include "nanovllm/api/serve/service_load.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/text/check_stop.hpp"
 
 namespace nanovllm::serve {
+
+/// Bytes of a body, and of texts to make tokens of, that take a few milliseconds at the most.
+inline constexpr std::size_t kShortBytes = std::size_t{16} << 10;
+
+/// What may be done for a request on the thread that prepares it.
+struct Effort {
+  /// Only what takes some milliseconds: no body and no texts above kShortBytes, no constraint that
+  /// has to be compiled.
+  bool is_short = false;
+  std::stop_token stop{};  ///< gives long work up
+
+  /// Throws Cancelled if it is to be given up. The service answers with `given_up()` then.
+  void check_stop() const { nanovllm::check_stop(stop); }
+
+  [[nodiscard]] static ApiError given_up() {
+    return {503, "the server gave the request up before it was started; try again later"};
+  }
+};
 
 /// Starts chats and completions. Thread-safe. Engine and config must outlive it.
 class Generation {
@@ -92,7 +112,6 @@ class Generation {
 #if NANOVLLM_SERVE_BODIES
 
 #include <algorithm>
-#include <cstddef>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -101,7 +120,6 @@ class Generation {
 #include "nanovllm/api/serve/admission.hpp"
 #include "nanovllm/api/serve/reply/chat_reply.hpp"
 #include "nanovllm/api/serve/reply/completion_reply.hpp"
-#include "nanovllm/api/serve/request/api_error.hpp"
 #include "nanovllm/api/serve/request/chat_request.hpp"
 #include "nanovllm/api/serve/request/completion_request.hpp"
 #include "nanovllm/api/serve/request/request_fields.hpp"

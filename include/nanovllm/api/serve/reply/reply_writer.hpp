@@ -1,24 +1,94 @@
 #pragma once
 /// Writers of replies: one kind for each endpoint of the API.
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "nanovllm/api/serve/reply/logprobs.hpp"
 #include "nanovllm/api/serve/reply/pending_output.hpp"
-#include "nanovllm/api/serve/reply/stop_reason.hpp"
-#include "nanovllm/api/serve/reply/usage.hpp"
 #include "nanovllm/core/finish_reason.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/philox.hpp"
+#include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm::serve {
+
+/// The field `usage` of replies: sums over all prompts and choices of a request.
+struct Usage {
+  std::int64_t num_prompt_tokens = 0;
+  std::int64_t num_completion_tokens = 0;
+  std::optional<std::int64_t> num_cached_tokens{};     ///< of the prompt; known at the end
+  std::optional<std::int64_t> num_reasoning_tokens{};  ///< of completions that may have thoughts
+
+  [[nodiscard]] Json to_json() const {
+    Json out = Json::object({{"prompt_tokens", num_prompt_tokens},
+                             {"total_tokens", num_prompt_tokens + num_completion_tokens},
+                             {"completion_tokens", num_completion_tokens},
+                             {"prompt_tokens_details", nullptr}});
+    if (num_cached_tokens)
+      out["prompt_tokens_details"] = Json::object({{"cached_tokens", *num_cached_tokens}});
+    if (num_reasoning_tokens) {
+      out["completion_tokens_details"] =
+          Json::object({{"reasoning_tokens", *num_reasoning_tokens}});
+    }
+    return out;
+  }
+};
+
+/// What may end a request, apart from its length; vLLM's field `stop_reason`, what ended a choice.
+struct StopRules {
+  std::vector<std::string> stop{};
+  std::vector<TokenId> stop_token_ids{};
+  std::vector<TokenId> eos_token_ids{};  ///< none with ignore_eos
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+
+  [[nodiscard]] static StopRules of(const SamplingParams& params, std::span<const TokenId> eos);
+
+  /// Whether `reason` needs the tokens of a choice.
+  [[nodiscard]] bool need_tokens() const { return !stop.empty() || !stop_token_ids.empty(); }
+
+  /// The stop string, or the id of the stop token, that ended a choice; null if it was an end token
+  /// of the model.
+  /// @param tokens     all tokens of the choice.
+  /// @param text_size  bytes of its text.
+  [[nodiscard]] Json reason(const std::optional<Tokenizer>& tokenizer,
+                            std::span<const TokenId> tokens, std::size_t text_size) const;
+};
+
+/// Makes names of replies and of tool calls that differ from all others, those of other processes
+/// included. Thread-safe.
+class ReplyIds {
+ public:
+  ReplyIds() : seed_(random_seed()) {}
+
+  /// `prefix` and 24 hexadecimal digits.
+  [[nodiscard]] std::string next(std::string_view prefix) {
+    const std::uint64_t count = count_.fetch_add(1, std::memory_order_relaxed);
+    const auto words = philox4x32(
+        seed_, {static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(count >> 32), 0, 3});
+    std::string id(prefix);
+    for (int i = 0; i < 3; ++i)
+      nanovllm::detail::append_hex(id, words[static_cast<std::size_t>(i)], 8);
+    return id;
+  }
+
+ private:
+  const std::uint64_t seed_;
+  std::atomic<std::uint64_t> count_{0};
+};
 
 /// Appends an event of a stream: "data: ", `data` and an empty line.
 inline void append_event(std::string& out, std::string_view data) {
@@ -159,3 +229,43 @@ class ChunkFrame {
 };
 
 }  // namespace nanovllm::serve
+
+#if NANOVLLM_SERVE_BODIES
+
+#include <algorithm>
+
+namespace nanovllm::serve {
+
+NANOVLLM_SERVE_INLINE StopRules StopRules::of(const SamplingParams& params,
+                                              std::span<const TokenId> eos) {
+  StopRules out{.stop = params.stop,
+                .stop_token_ids = params.stop_token_ids,
+                .include_stop_str_in_output = params.include_stop_str_in_output,
+                .skip_special_tokens = params.skip_special_tokens};
+  if (!params.ignore_eos) out.eos_token_ids.assign(eos.begin(), eos.end());
+  return out;
+}
+
+NANOVLLM_SERVE_INLINE Json StopRules::reason(const std::optional<Tokenizer>& tokenizer,
+                                             std::span<const TokenId> tokens,
+                                             std::size_t text_size) const {
+  if (tokens.empty()) return nullptr;
+  const auto is_last = [&](const std::vector<TokenId>& ids) {
+    return std::find(ids.begin(), ids.end(), tokens.back()) != ids.end();
+  };
+  if (is_last(eos_token_ids)) return nullptr;
+  if (is_last(stop_token_ids)) return tokens.back();
+  if (!tokenizer || stop.empty()) return nullptr;
+  // The text ends before the stop string, or after it.
+  const std::string all = tokenizer->decode(tokens, skip_special_tokens);
+  const std::string_view before = std::string_view(all).substr(0, text_size);
+  const std::string_view behind = std::string_view(all).substr(before.size());
+  for (const std::string& text : stop) {
+    if (include_stop_str_in_output ? before.ends_with(text) : behind.starts_with(text)) return text;
+  }
+  return nullptr;
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_SERVE_BODIES

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
-#include "nanovllm/api/serve/request/prompt_truncation.hpp"
+#include "nanovllm/api/serve/request/shared_fields.hpp"
 #include "nanovllm/api/serve/request/tool_fields.hpp"
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/core/separate.hpp"
@@ -57,13 +57,10 @@ struct ChatCompletionRequest {
 #include <limits>
 #include <utility>
 
-#include "nanovllm/api/serve/request/cache_salt_field.hpp"
 #include "nanovllm/api/serve/request/chat_fields.hpp"
 #include "nanovllm/api/serve/request/output_format.hpp"
 #include "nanovllm/api/serve/request/request_fields.hpp"
 #include "nanovllm/api/serve/request/sampling_fields.hpp"
-#include "nanovllm/api/serve/request/stream_options.hpp"
-#include "nanovllm/api/serve/request/unserved_fields.hpp"
 
 namespace nanovllm::serve {
 
