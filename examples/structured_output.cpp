@@ -5,7 +5,6 @@
 // which tokens may come next; whatever the model would rather say, the text has the form.
 #include <nanovllm/api/grammar/json/json_schema_compiler.hpp>
 #include <nanovllm/api/grammar/regex/regex_source.hpp>
-#include <nanovllm/api/grammar/source/text_choices.hpp>
 #include <nanovllm/engine.hpp>
 
 #include <cstdio>

@@ -18,7 +18,7 @@ namespace nanovllm {
 ///
 /// A choice is these very tokens. A text can be spelt by tokens in several ways, and a model that
 /// would rather spell it in another is kept from it; `text_choices`
-/// (api/grammar/source/text_choices.hpp) allows all of them.
+/// (api/grammar/regex/regex_source.hpp) allows all of them.
 class ChoiceSource final : public TokenMaskSource {
  public:
   /// Throws RequestError when there is no choice, or one contains a stop token or an id outside

@@ -1,4 +1,4 @@
-#include "nanovllm/api/grammar/ebnf/multiples.hpp"
+#include "nanovllm/api/grammar/ebnf/grammar_terminal.hpp"
 
 #include <limits>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "nanovllm/api/grammar/regex/regex_anchors.hpp"
+#include "nanovllm/api/grammar/regex/regex_nfa.hpp"
 
 #include <functional>
 #include <random>
@@ -10,8 +10,7 @@
 #include "api/grammar/json/takes.hpp"
 #include "catch.hpp"
 #include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
-#include "nanovllm/api/grammar/ebnf/string_content.hpp"
-#include "nanovllm/api/grammar/regex/regex_nfa.hpp"
+#include "nanovllm/api/grammar/ebnf/json_strings.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/json.hpp"
 

@@ -9,7 +9,6 @@
 #include "api/grammar/regex/random_regex.hpp"
 #include "api/grammar/vocabularies.hpp"
 #include "catch.hpp"
-#include "nanovllm/api/grammar/source/text_choices.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nv = nanovllm;

@@ -13,7 +13,7 @@
 ///              <… & …> is what all of these read; one may be a $pattern, and one that is not the
 ///              first a $multiple or, at the end, a $string
 ///   $string    a JSON string, $string{m,n} one of m to n characters, $string{m,} of m at the least
-///   $pattern "…" a JSON string whose value matches the regular expression: string_content.hpp
+///   $pattern "…" a JSON string whose value matches the regular expression: json_strings.hpp
 ///   $multiple{n} a decimal integer that n divides
 ///   $until "…" text up to where this one first occurs, and that
 ///   $key       a JSON string without needless escapes, and so a text for each value

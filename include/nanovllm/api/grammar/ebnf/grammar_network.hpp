@@ -75,10 +75,7 @@ struct GrammarNetwork {
 
 #include "nanovllm/api/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/api/grammar/ebnf/ebnf_parser.hpp"
-#include "nanovllm/api/grammar/ebnf/multiples.hpp"
-#include "nanovllm/api/grammar/ebnf/regular_part.hpp"
-#include "nanovllm/api/grammar/ebnf/string_content.hpp"
-#include "nanovllm/api/grammar/ebnf/string_length.hpp"
+#include "nanovllm/api/grammar/ebnf/json_strings.hpp"
 #include "nanovllm/api/grammar/regex/regex_nfa.hpp"
 #include "nanovllm/api/grammar/regex/regex_parser.hpp"
 #include "nanovllm/core/error.hpp"

@@ -1,5 +1,6 @@
 #pragma once
-/// The regular parts of a grammar: what one automaton reads, from its first byte to its last.
+/// The regular parts of a grammar: what one automaton reads, from its first byte to its last, and
+/// what such automata are made of.
 
 #include <algorithm>
 #include <cstddef>
@@ -14,7 +15,9 @@
 
 #include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/api/grammar/bytes/compile_budget.hpp"
-#include "nanovllm/api/grammar/ebnf/string_length.hpp"
+#include "nanovllm/api/grammar/ebnf/ebnf_parser.hpp"
+#include "nanovllm/api/grammar/ebnf/json_strings.hpp"
+#include "nanovllm/api/grammar/regex/regex_parser.hpp"
 #include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
@@ -126,16 +129,26 @@ class GrammarTerminal {
   std::int32_t min_ = 0, max_ = kUnlimited;
 };
 
+/// The decimal integers that `step` divides, without needless zeros and without "-0". step >= 1.
+/// Throws RequestError as DfaExplorer does.
+[[nodiscard]] ByteDfa multiples_of(std::int32_t step, const CompileBudget& budget);
+
+/// A part of `grammar` with the rules that it names, at most `depth_left` within each other. Throws
+/// RequestError for deeper ones, for parts that are not regular, and beyond the budget.
+[[nodiscard]] RegexNode regular_part(const EbnfGrammar& grammar, const EbnfNode& node,
+                                     std::size_t depth_left, const CompileBudget& budget);
+
 }  // namespace nanovllm
 
 #if NANOVLLM_GRAMMAR_BODIES
 
+#include <compare>
 #include <optional>
 
 #include "nanovllm/api/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/api/grammar/regex/regex_nfa.hpp"
-#include "nanovllm/api/grammar/regex/regex_parser.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/utf8.hpp"
 
 namespace nanovllm {
 
@@ -219,6 +232,86 @@ NANOVLLM_GRAMMAR_INLINE GrammarTerminal::Key GrammarTerminal::key(State state,
   if (more >= most + lengths_->linear_from())
     return {state.dfa, max_ == kUnlimited ? kAny : max_ - min_, kAny};
   return {state.dfa, room(state), more};
+}
+
+/// A state for each remainder.
+NANOVLLM_GRAMMAR_INLINE ByteDfa multiples_of(std::int32_t step, const CompileBudget& budget) {
+  struct State {
+    enum Phase : std::uint8_t { begin, sign, zero, digits } phase = begin;
+    std::int32_t rest = 0;
+
+    auto operator<=>(const State&) const = default;
+  };
+  DfaExplorer::Kinds kinds{};
+  kinds['-'] = 1;
+  for (int digit = 0; digit < 10; ++digit)
+    kinds[static_cast<std::size_t>('0' + digit)] = static_cast<std::uint8_t>(2 + digit);
+  return DfaExplorer::explore(
+      kinds, State{},
+      [step](State& at, std::uint8_t byte) {
+        if (byte == '-') {
+          const bool is_first = at.phase == State::begin;
+          at.phase = State::sign;
+          return is_first;
+        }
+        if (byte < '0' || byte > '9' || at.phase == State::zero) return false;
+        if (at.phase != State::digits && byte == '0') {
+          if (at.phase == State::sign) return false;
+          at.phase = State::zero;
+          return true;
+        }
+        at.phase = State::digits;
+        at.rest = static_cast<std::int32_t>((std::int64_t{10} * at.rest + (byte - '0')) % step);
+        return true;
+      },
+      [](const State& at) {
+        return at.phase == State::zero || (at.phase == State::digits && at.rest == 0);
+      },
+      budget);
+}
+
+NANOVLLM_GRAMMAR_INLINE RegexNode regular_part(const EbnfGrammar& grammar, const EbnfNode& node,
+                                               std::size_t depth_left,
+                                               const CompileBudget& budget) {
+  using Regex = RegexNode::Kind;
+  constexpr std::size_t kNodeCost = 10;  // of the budget's steps
+  budget.spend(kNodeCost + node.text.size());
+  RegexNode out;
+  switch (node.kind) {
+    case EbnfNode::Kind::literal:
+      for (std::size_t i = 0; i < node.text.size();) {
+        const utf8::Char c = utf8::decode(node.text, i);
+        i += c.size;
+        out.parts.push_back({.kind = Regex::characters, .characters = CodePointSet(c.code_point)});
+      }
+      return out;
+    case EbnfNode::Kind::characters:
+      return {.kind = Regex::characters, .characters = node.characters};
+    case EbnfNode::Kind::reference:
+      check<RequestError>(depth_left > 0, "a regular part of the grammar leads back to itself");
+      return regular_part(grammar, grammar.rules[static_cast<std::size_t>(node.rule)],
+                          depth_left - 1, budget);
+    case EbnfNode::Kind::terminal:
+      check<RequestError>(node.parts.size() == 1, "a part of an automaton is to have no '&'");
+      return regular_part(grammar, node.parts.front(), depth_left, budget);
+    case EbnfNode::Kind::string:
+    case EbnfNode::Kind::until:
+    case EbnfNode::Kind::key:
+    case EbnfNode::Kind::multiple:
+    case EbnfNode::Kind::pattern:
+    case EbnfNode::Kind::unused:
+      throw RequestError("a regular part of the grammar is to have no part such as $string");
+    case EbnfNode::Kind::sequence: break;
+    case EbnfNode::Kind::choice: out.kind = Regex::choice; break;
+    case EbnfNode::Kind::repeat:
+      out.kind = Regex::repeat;
+      out.min = node.min;
+      out.max = node.max;
+      break;
+  }
+  for (const EbnfNode& part : node.parts)
+    out.parts.push_back(regular_part(grammar, part, depth_left, budget));
+  return out;
 }
 
 }  // namespace nanovllm

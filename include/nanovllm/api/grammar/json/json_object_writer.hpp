@@ -18,7 +18,6 @@
 #include "nanovllm/api/grammar/json/json_scalar_writer.hpp"
 #include "nanovllm/api/grammar/json/json_schema_merge.hpp"
 #include "nanovllm/api/grammar/json/json_schema_reader.hpp"
-#include "nanovllm/api/grammar/regex/regex_anchors.hpp"
 #include "nanovllm/api/grammar/regex/regex_nfa.hpp"
 #include "nanovllm/core/error.hpp"
 

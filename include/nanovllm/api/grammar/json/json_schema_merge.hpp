@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/api/grammar/ebnf/decimal.hpp"
+#include "nanovllm/api/grammar/ebnf/number_text.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 

@@ -78,7 +78,6 @@ inline constexpr int kMaxRegexRepeat = 100'000;
 #include <optional>
 #include <utility>
 
-#include "nanovllm/api/grammar/regex/regex_classes.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
 

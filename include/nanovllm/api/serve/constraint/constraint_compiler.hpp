@@ -112,7 +112,6 @@ class OutputConstraintCompiler final : public SizedConstraintCompiler {
 #include "nanovllm/api/grammar/regex/regex_source.hpp"
 #include "nanovllm/api/grammar/source/either_source.hpp"
 #include "nanovllm/api/grammar/source/marker_source.hpp"
-#include "nanovllm/api/grammar/source/text_choices.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nanovllm::serve {

@@ -1,4 +1,4 @@
-#include "nanovllm/api/grammar/ebnf/string_length.hpp"
+#include "nanovllm/api/grammar/ebnf/json_strings.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -9,7 +9,6 @@
 #include "api/grammar/json/takes.hpp"
 #include "api/grammar/regex/random_regex.hpp"
 #include "catch.hpp"
-#include "nanovllm/api/grammar/ebnf/string_content.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
 #include "nanovllm/io/json.hpp"
