@@ -2,7 +2,7 @@
 /// The program `serve`, whatever its engines: an OpenAI-compatible server for a checkpoint;
 /// docs/serving.md, `serve --help`.
 
-#include <nanovllm/api/chat/tool_call_format.hpp>
+#include <nanovllm/api/chat/answer_form.hpp>
 #include <nanovllm/api/serve/metrics.hpp>
 #include <nanovllm/api/serve/service.hpp>
 #include <nanovllm/chat/lazy_chat_template.hpp>

@@ -3,16 +3,24 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
 #include "nanovllm/api/chat/reasoning_parser.hpp"
-#include "nanovllm/api/chat/tool_call_format.hpp"
 #include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/chat/jinja_template.hpp"
 #include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
+
+/// How an assistant's text writes its tool calls.
+enum class ToolCallFormat : std::uint8_t {
+  none,    ///< there are none in it
+  hermes,  ///< <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>
+  /// <tool_call>\n<function=…>\n<parameter=…>\n…\n</parameter>\n</function>\n</tool_call>
+  qwen3_coder,
+};
 
 /// By default of a template that is not known: no thoughts, no calls.
 struct AnswerForm {

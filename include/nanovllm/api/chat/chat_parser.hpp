@@ -6,9 +6,7 @@
 #include <vector>
 
 #include "nanovllm/api/chat/answer_form.hpp"
-#include "nanovllm/api/chat/chat_event.hpp"
 #include "nanovllm/api/chat/reasoning_parser.hpp"
-#include "nanovllm/api/chat/tool_call_format.hpp"
 #include "nanovllm/api/chat/tool_call_parser.hpp"
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/chat/chat_template.hpp"

@@ -7,15 +7,31 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/api/chat/chat_event.hpp"
+#include "nanovllm/api/chat/answer_form.hpp"
 #include "nanovllm/api/chat/tag_matcher.hpp"
-#include "nanovllm/api/chat/tool_call_format.hpp"
 #include "nanovllm/api/chat/tool_calls/tool_call_reader.hpp"
 #include "nanovllm/api/chat/tool_calls/tool_schemas.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm {
+
+/// The next piece of an assistant's message: of a thought, of content or of a tool call.
+struct ChatEvent {
+  enum class Kind : std::uint8_t {
+    reasoning,            ///< `text` of a thought
+    content,              ///< `text` for the user
+    tool_call_begin,      ///< a call begins
+    tool_call_name,       ///< `text` is the whole name of its function
+    tool_call_arguments,  ///< `text` is a piece of its arguments, a JSON object
+    tool_call_end,        ///< the arguments are whole
+  };
+  Kind kind = Kind::content;
+  int tool_call = 0;  ///< of calls: which of the message, from 0
+  std::string text{};
+
+  [[nodiscard]] friend bool operator==(const ChatEvent&, const ChatEvent&) = default;
+};
 
 /// When the events of a call come.
 enum class ToolCallMode : std::uint8_t {

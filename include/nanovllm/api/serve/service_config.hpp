@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/api/chat/tool_call_format.hpp"
+#include "nanovllm/api/chat/answer_form.hpp"
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
 #include "nanovllm/api/serve/metrics.hpp"
 #include "nanovllm/with/pooling/reranker.hpp"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/api/chat/tool_call_format.hpp"
+#include "nanovllm/api/chat/answer_form.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 

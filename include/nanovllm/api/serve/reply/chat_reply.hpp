@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/api/chat/chat_event.hpp"
 #include "nanovllm/api/chat/chat_parser.hpp"
+#include "nanovllm/api/chat/tool_call_parser.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
