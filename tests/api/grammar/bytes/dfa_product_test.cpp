@@ -7,7 +7,6 @@
 
 #include "api/grammar/regex/random_regex.hpp"
 #include "catch.hpp"
-#include "nanovllm/api/grammar/bytes/dfa_completions.hpp"
 #include "nanovllm/api/grammar/regex/regex_nfa.hpp"
 #include "nanovllm/core/error.hpp"
 

@@ -96,7 +96,6 @@ class StringLengths {
 #include <compare>
 #include <utility>
 
-#include "nanovllm/api/grammar/bytes/dfa_completions.hpp"
 #include "nanovllm/api/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/api/grammar/regex/regex_nfa.hpp"
 #include "nanovllm/api/grammar/regex/regex_parser.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
-#include "nanovllm/api/grammar/bytes/dfa_completions.hpp"
+#include "nanovllm/api/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nanovllm {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
-#include "nanovllm/api/grammar/bytes/dfa_completions.hpp"
+#include "nanovllm/api/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/api/grammar/ebnf/ebnf_text.hpp"
 #include "nanovllm/api/grammar/ebnf/grammar_network.hpp"
 #include "nanovllm/api/grammar/json/json_schema_merge.hpp"
