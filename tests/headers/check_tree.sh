@@ -328,8 +328,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
 
     allowed_in_module["api/chat/"] = "all"
     allowed_in_module["api/chat/jinja/"] = "api/chat/python_text.hpp"
-    allowed_in_module["api/chat/tool_calls/"] = \
-        "chat/chat_message.hpp api/chat/json_scanner.hpp api/chat/tag_matcher.hpp"
+    allowed_in_module["api/chat/tool_calls/"] = "chat/chat_message.hpp api/chat/scanners.hpp"
 
     allowed_in_module["kv/"] = "all"
     allowed_in_module["kv/prefix/"] = "kv/cached_block.hpp kv/eviction_order.hpp kv/block_list.hpp"

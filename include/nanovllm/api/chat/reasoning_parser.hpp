@@ -62,7 +62,7 @@ class ReasoningParser {
 
 #include <utility>
 
-#include "nanovllm/api/chat/tag_matcher.hpp"
+#include "nanovllm/api/chat/scanners.hpp"
 
 namespace nanovllm {
 

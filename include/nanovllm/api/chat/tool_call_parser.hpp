@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanovllm/api/chat/answer_form.hpp"
-#include "nanovllm/api/chat/tag_matcher.hpp"
+#include "nanovllm/api/chat/scanners.hpp"
 #include "nanovllm/api/chat/tool_calls/tool_call_reader.hpp"
 #include "nanovllm/api/chat/tool_calls/tool_schemas.hpp"
 #include "nanovllm/core/separate.hpp"

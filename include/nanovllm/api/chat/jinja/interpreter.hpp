@@ -11,9 +11,10 @@
 
 #include "nanovllm/api/chat/jinja/ast.hpp"
 #include "nanovllm/api/chat/jinja/call.hpp"
+#include "nanovllm/api/chat/jinja/expression_parser.hpp"
 #include "nanovllm/api/chat/jinja/natives.hpp"
 #include "nanovllm/api/chat/jinja/operators.hpp"
-#include "nanovllm/api/chat/jinja/parser.hpp"
+#include "nanovllm/api/chat/jinja/reader.hpp"
 #include "nanovllm/api/chat/jinja/text.hpp"
 #include "nanovllm/api/chat/jinja/value.hpp"
 #include "nanovllm/core/error.hpp"

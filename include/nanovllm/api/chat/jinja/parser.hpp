@@ -10,6 +10,7 @@
 
 #include "nanovllm/api/chat/jinja/ast.hpp"
 #include "nanovllm/api/chat/jinja/expression_parser.hpp"
+#include "nanovllm/api/chat/jinja/reader.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nanovllm::jinja {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "nanovllm/api/chat/json_scanner.hpp"
+#include "nanovllm/api/chat/scanners.hpp"
 #include "nanovllm/api/chat/tool_calls/tool_call_reader.hpp"
 #include "nanovllm/core/separate.hpp"
 
@@ -77,7 +77,6 @@ class HermesCallReader : public ToolCallReader {
 #include <string_view>
 #include <utility>
 
-#include "nanovllm/api/chat/tag_matcher.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::detail {

@@ -24,7 +24,7 @@ namespace nanovllm::detail {
 #include <cstdint>
 #include <utility>
 
-#include "nanovllm/api/chat/tag_matcher.hpp"
+#include "nanovllm/api/chat/scanners.hpp"
 #include "nanovllm/core/utf8.hpp"
 #include "nanovllm/io/json.hpp"
 

@@ -94,7 +94,7 @@ class Qwen3CoderCallReader : public ToolCallReader {
 #include <span>
 #include <utility>
 
-#include "nanovllm/api/chat/tag_matcher.hpp"
+#include "nanovllm/api/chat/scanners.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::detail {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "nanovllm/api/chat/tag_matcher.hpp"
+#include "nanovllm/api/chat/scanners.hpp"
 #include "nanovllm/core/separate.hpp"
 
 namespace nanovllm::detail {

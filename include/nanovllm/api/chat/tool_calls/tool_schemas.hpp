@@ -55,7 +55,7 @@ class ToolSchemas {
 #include <cstddef>
 #include <utility>
 
-#include "nanovllm/api/chat/tag_matcher.hpp"
+#include "nanovllm/api/chat/scanners.hpp"
 #include "nanovllm/api/chat/tool_calls/python_literal.hpp"
 #include "nanovllm/chat/chat_message.hpp"
 
