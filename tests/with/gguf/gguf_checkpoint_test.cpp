@@ -15,7 +15,6 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/with/gguf/gguf_blocks.hpp"
-#include "nanovllm/with/gguf/gguf_names.hpp"
 #include "safetensors_writer.hpp"
 #include "with/gguf/gguf_writer.hpp"
 

@@ -5,7 +5,7 @@
 
 #include "catch.hpp"
 #include "nanovllm/cpu/backend.hpp"
-#include "nanovllm/with/gpt2/weights.hpp"
+#include "nanovllm/with/gpt2/gpt2.hpp"
 #include "with/gpt2/parity/gpt2_checkpoint.hpp"
 
 using namespace nanovllm;

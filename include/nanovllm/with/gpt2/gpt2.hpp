@@ -3,9 +3,15 @@
 /// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, as
 /// transformers' GPT2LMHeadModel computes it.
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/attention.hpp"
@@ -13,19 +19,216 @@
 #include "nanovllm/model/layers/decoder.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/model.hpp"
+#include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/shape.hpp"
+#include "nanovllm/model/weights.hpp"
 #include "nanovllm/ops/backend_check.hpp"
 #include "nanovllm/ops/elements.hpp"
 #include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/projections.hpp"
+#include "nanovllm/ops/weight_format.hpp"
 #include "nanovllm/with/gpt2/config.hpp"
 #include "nanovllm/with/gpt2/cpu/ops.hpp"
 #include "nanovllm/with/gpt2/layers.hpp"
 #include "nanovllm/with/gpt2/shapes.hpp"
-#include "nanovllm/with/gpt2/weights.hpp"
 
 namespace nanovllm {
+
+/// What one rank of a group holds.
+struct Gpt2Shard {
+  std::int64_t rank = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t vocab_rows = 0;   ///< rows of the embedding and of lm_head, padding included
+  std::int64_t first_token = 0;  ///< id of the first of them
+
+  /// Throws ConfigError naming every size that `num_ranks` does not divide.
+  Gpt2Shard(const Gpt2Shape& shape, int rank_in, int num_ranks) : rank(rank_in) {
+    detail::RankShares shares(num_ranks);
+    num_heads = shares.divide("n_head", shape.num_heads);
+    intermediate_size = shares.divide("n_inner", shape.intermediate_size);
+    shares.raise();
+    vocab_rows = shares.vocab_rows(shape.vocab_size);
+    first_token = rank * vocab_rows;
+  }
+};
+
+/// Owner of a rank's weights.
+///
+/// Hugging Face's files have every dense layer of a block transposed, [in, out], with q, k and v of
+/// all heads beside each other in one: what was called a convolution of width 1. Here they lie as
+/// the dense layers of all models do, [out, in], and so they do in GGUF files; the shape of the
+/// first layer's q, k and v tells which files these are.
+template <WeightFormat W, class Backend>
+class Gpt2Weights {
+  using T = WeightElement<W>;
+  using Matrix = MatrixOf<Backend, W>;
+  using Table = MatrixOf<Backend, W, MatrixRole::vocabulary>;
+  using Vector = typename Backend::template Buffer<T>;
+
+ public:
+  struct Norm {
+    Vector weight;  // [hidden]
+    Vector bias;    // [hidden]
+  };
+
+  /// Biases of `out` and `proj`, which follow the sum over ranks, are whole on every rank.
+  struct Layer {
+    Norm attention_norm;
+    Matrix qkv;       // [3 · heads · head_dim, hidden]
+    Vector qkv_bias;  // [3 · heads · head_dim]
+    Matrix out;       // [hidden, heads · head_dim]
+    Vector out_bias;  // [hidden]
+    Norm mlp_norm;
+    Matrix fc;         // [intermediate, hidden]
+    Vector fc_bias;    // [intermediate]
+    Matrix proj;       // [hidden, intermediate]
+    Vector proj_bias;  // [hidden]
+  };
+
+  /// Allocates; contents are undefined until `load` or `randomize`.
+  Gpt2Weights(const Gpt2Shape& shape, int rank, int num_ranks)
+      : shape_(shape),
+        shard_(shape, rank, num_ranks),
+        embedding_(shard_.vocab_rows, hidden()),
+        positions_(num_positions(), hidden()),
+        lm_head_(tied() ? 0 : shard_.vocab_rows, tied() ? 0 : hidden()),
+        final_norm_(make_norm()) {
+    const std::int64_t q_rows = shard_.num_heads * head_dim(), width = shard_.intermediate_size;
+    const auto vector = [](std::int64_t size) { return Vector(static_cast<std::size_t>(size)); };
+    for (std::size_t i = 0; i < shape.num_layers; ++i) {
+      layers_.push_back(Layer{.attention_norm = make_norm(),
+                              .qkv = Matrix(3 * q_rows, hidden()),
+                              .qkv_bias = vector(3 * q_rows),
+                              .out = Matrix(hidden(), q_rows),
+                              .out_bias = vector(hidden()),
+                              .mlp_norm = make_norm(),
+                              .fc = Matrix(width, hidden()),
+                              .fc_bias = vector(width),
+                              .proj = Matrix(hidden(), width),
+                              .proj_bias = vector(hidden())});
+    }
+  }
+
+  /// Streams this rank's part of `checkpoint` in, whose tensors are named with or without
+  /// "transformer." in front. A tied model's copy of lm_head is ignored, and so are the masks that
+  /// old files have beside the weights. Throws one LoadError that names missing, surplus and
+  /// misshapen tensors.
+  void load(const Checkpoint& checkpoint, Backend& backend,
+            std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
+    const char* const prefix = checkpoint.find("wte.weight") != nullptr ? "" : "transformer.";
+    std::vector<std::string> ignored;
+    if (tied()) ignored.push_back("lm_head.weight");
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      for (const char* mask : {".attn.bias", ".attn.masked_bias"})
+        ignored.push_back(concat(prefix, "h.", i, mask));
+    }
+    const CheckpointTensor* const qkv = checkpoint.find(concat(prefix, "h.0.attn.c_attn.weight"));
+    const auto width = static_cast<std::uint64_t>(hidden());
+    const bool is_transposed =
+        qkv == nullptr || qkv->shape != std::vector<std::uint64_t>{3 * width, width};
+    list_parameters(backend, prefix, is_transposed).load(checkpoint, ignored, std::move(progress));
+  }
+
+  /// See `ParameterList::randomize`.
+  void randomize(std::uint64_t seed, Backend& backend, float scale = 0.02f) {
+    list_parameters(backend, "", true).randomize(seed, static_cast<int>(shard_.rank), scale);
+  }
+
+  [[nodiscard]] DecoderSizes sizes() const {
+    return {.hidden_size = static_cast<std::int64_t>(shape_.hidden_size),
+            .num_layers = static_cast<std::int64_t>(shape_.num_layers),
+            .vocab_size = static_cast<std::int64_t>(shape_.vocab_size),
+            .intermediate_size = shard_.intermediate_size,
+            .heads = {shard_.num_heads, shard_.num_heads, head_dim()}};
+  }
+  [[nodiscard]] const Gpt2Shard& shard() const { return shard_; }
+  [[nodiscard]] std::int64_t head_dim() const {
+    return static_cast<std::int64_t>(shape_.hidden_size / shape_.num_heads);
+  }
+  [[nodiscard]] const Layer& layer(std::int64_t i) const {
+    return layers_[static_cast<std::size_t>(i)];
+  }
+  [[nodiscard]] const Table& embedding() const { return embedding_; }
+  [[nodiscard]] const Table& positions() const { return positions_; }
+  [[nodiscard]] const Table& lm_head() const { return tied() ? embedding_ : lm_head_; }
+  [[nodiscard]] const Norm& final_norm() const { return final_norm_; }
+
+ private:
+  [[nodiscard]] std::int64_t hidden() const {
+    return static_cast<std::int64_t>(shape_.hidden_size);
+  }
+  [[nodiscard]] std::int64_t num_positions() const {
+    return static_cast<std::int64_t>(shape_.num_positions);
+  }
+  [[nodiscard]] bool tied() const { return shape_.tie == Tie::yes; }
+  [[nodiscard]] Norm make_norm() const {
+    return {Vector(shape_.hidden_size), Vector(shape_.hidden_size)};
+  }
+
+  /// Every tensor of the checkpoint, the part this rank keeps, and where it goes.
+  /// @param is_transposed  the dense layers are [in, out] there.
+  [[nodiscard]] ParameterList<T, Backend> list_parameters(Backend& backend,
+                                                          const std::string& prefix,
+                                                          bool is_transposed) {
+    ParameterList<T, Backend> out(backend);
+    const auto vocab = static_cast<std::int64_t>(shape_.vocab_size);
+    const Shard vocab_shard{0, std::min(vocab, shard_.first_token),
+                            std::min(vocab, shard_.first_token + shard_.vocab_rows)};
+    out.add_matrix(prefix + "wte.weight", {vocab, hidden()}, vocab_shard, embedding_);
+    out.add_matrix(prefix + "wpe.weight", {num_positions(), hidden()}, {}, positions_);
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      list_layer(out, concat(prefix, "h.", i, "."), layers_[i], is_transposed);
+    list_norm(out, prefix + "ln_f", final_norm_);
+    if (!tied()) out.add_matrix("lm_head.weight", {vocab, hidden()}, vocab_shard, lm_head_);
+    return out;
+  }
+
+  void list_norm(ParameterList<T, Backend>& out, const std::string& name, Norm& norm) {
+    out.add_vector(name + ".weight", norm.weight);
+    out.add_bias(name + ".bias", hidden(), {}, norm.bias);
+  }
+
+  void list_layer(ParameterList<T, Backend>& out, const std::string& prefix, Layer& layer,
+                  bool is_transposed) {
+    const std::int64_t q_rows = shard_.num_heads * head_dim(), width = shard_.intermediate_size;
+    const auto intermediate = static_cast<std::int64_t>(shape_.intermediate_size);
+    const auto share = [&](int dim, std::int64_t size, std::int64_t offset = 0) {
+      return Shard{dim, offset + shard_.rank * size, offset + (shard_.rank + 1) * size};
+    };
+    // `shard` is of [in, size].
+    const auto add_dense = [&](const char* name, std::int64_t in, std::int64_t size, Shard shard,
+                               Matrix& matrix, std::int64_t first_row = 0) {
+      if (is_transposed)
+        return out.add_transposed(prefix + name, {in, size}, shard, matrix, first_row);
+      shard.dim = 1 - *shard.dim;
+      out.add_matrix(prefix + name, {size, in}, shard, matrix, first_row);
+    };
+    list_norm(out, prefix + "ln_1", layer.attention_norm);
+    for (std::int64_t part = 0; part < 3; ++part) {  // q, k and v: this rank's heads of each
+      add_dense("attn.c_attn.weight", hidden(), 3 * hidden(), share(1, q_rows, part * hidden()),
+                layer.qkv, part * q_rows);
+      out.add_bias(prefix + "attn.c_attn.bias", 3 * hidden(), share(0, q_rows, part * hidden()),
+                   layer.qkv_bias, part * q_rows);
+    }
+    add_dense("attn.c_proj.weight", hidden(), hidden(), share(0, q_rows), layer.out);
+    out.add_bias(prefix + "attn.c_proj.bias", hidden(), {}, layer.out_bias);
+    list_norm(out, prefix + "ln_2", layer.mlp_norm);
+    add_dense("mlp.c_fc.weight", hidden(), intermediate, share(1, width), layer.fc);
+    out.add_bias(prefix + "mlp.c_fc.bias", intermediate, share(0, width), layer.fc_bias);
+    add_dense("mlp.c_proj.weight", intermediate, hidden(), share(0, width), layer.proj);
+    out.add_bias(prefix + "mlp.c_proj.bias", hidden(), {}, layer.proj_bias);
+  }
+
+  Gpt2Shape shape_;
+  Gpt2Shard shard_;
+  Table embedding_;  // [vocab shard, hidden]
+  Table positions_;  // [positions, hidden]
+  std::vector<Layer> layers_;
+  Table lm_head_;  // [vocab shard, hidden]; empty when tied
+  Norm final_norm_;
+};
 
 /// True if `B` has the ops that GPT-2 needs in addition to those of every model; a compile error
 /// that names what is missing if not.
@@ -35,13 +238,13 @@ consteval bool check_gpt2_ops() {
   using A = typename E::Activation;
   static_assert(RunsOp<B, LayerNormArgs<A, W>> && RunsOp<B, AddLayerNormArgs<A, W>>,
                 "nanovllm: the policy's Backend has no 'run' for 'LayerNormArgs' and "
-                "'AddLayerNormArgs', which Gpt2 needs; see with/gpt2/layer_norm.hpp");
+                "'AddLayerNormArgs', which Gpt2 needs; see with/gpt2/ops.hpp");
   static_assert(RunsOp<B, AddBiasArgs<A, W>>,
                 "nanovllm: the policy's Backend has no 'run' for 'AddBiasArgs', which Gpt2 needs; "
-                "see with/gpt2/add_bias.hpp");
+                "see with/gpt2/ops.hpp");
   static_assert(RunsOp<B, BiasGeluArgs<A, W>>,
                 "nanovllm: the policy's Backend has no 'run' for 'BiasGeluArgs', which Gpt2 needs; "
-                "see with/gpt2/bias_gelu.hpp");
+                "see with/gpt2/ops.hpp");
   static_assert(RunsOp<B, KvStoreArgs<A, typename E::KvElement>>,
                 "nanovllm: the policy's Backend has no 'run' for 'KvStoreArgs', which Gpt2 needs; "
                 "see ops/kv_store.hpp");

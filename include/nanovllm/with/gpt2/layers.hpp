@@ -5,9 +5,7 @@
 
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
-#include "nanovllm/with/gpt2/add_bias.hpp"
-#include "nanovllm/with/gpt2/bias_gelu.hpp"
-#include "nanovllm/with/gpt2/layer_norm.hpp"
+#include "nanovllm/with/gpt2/ops.hpp"
 
 namespace nanovllm {
 

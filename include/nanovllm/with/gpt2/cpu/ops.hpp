@@ -1,5 +1,5 @@
 #pragma once
-/// GPT-2's ops on the CPU. Contracts: with/gpt2/add_bias.hpp, bias_gelu.hpp and layer_norm.hpp.
+/// GPT-2's ops on the CPU. Contracts: with/gpt2/ops.hpp.
 
 #include <cmath>
 #include <cstdint>
@@ -8,9 +8,7 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
-#include "nanovllm/with/gpt2/add_bias.hpp"
-#include "nanovllm/with/gpt2/bias_gelu.hpp"
-#include "nanovllm/with/gpt2/layer_norm.hpp"
+#include "nanovllm/with/gpt2/ops.hpp"
 
 #define NANOVLLM_KERNELS "nanovllm/with/gpt2/cpu/ops_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"

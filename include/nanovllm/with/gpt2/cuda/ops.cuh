@@ -1,5 +1,5 @@
 #pragma once
-/// GPT-2's ops on CUDA. Contracts: with/gpt2/add_bias.hpp, bias_gelu.hpp and layer_norm.hpp.
+/// GPT-2's ops on CUDA. Contracts: with/gpt2/ops.hpp.
 ///
 /// `add_bias`, x[i, :] += bias in place, and `bias_gelu`, out[i, :] = gelu(x[i, :] + bias): x and
 /// out [n, width] of any stride, bias [width]; 16 bytes at a time where addresses and strides are
@@ -41,9 +41,7 @@
 #include "nanovllm/cuda/tile/reduce.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/with/gpt2/add_bias.hpp"
-#include "nanovllm/with/gpt2/bias_gelu.hpp"
-#include "nanovllm/with/gpt2/layer_norm.hpp"
+#include "nanovllm/with/gpt2/ops.hpp"
 
 namespace nanovllm::cuda {
 
