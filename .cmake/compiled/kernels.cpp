@@ -3,4 +3,4 @@
 #include "nanovllm/cpu/backend.hpp"
 // Of the wings, a line each.
 #include "nanovllm/with/gpt2/cpu/ops.hpp"
-#include "nanovllm/with/moe/cpu/expert_mlp.hpp"
+#include "nanovllm/with/moe/cpu/ops.hpp"

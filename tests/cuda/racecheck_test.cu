@@ -29,9 +29,8 @@
 #include "nanovllm/with/eight_bits/cuda/swiglu.cuh"
 #include "nanovllm/with/moe/cuda/fp8_ops.cuh"
 #include "nanovllm/with/moe/cuda/ops.cuh"
-#include "nanovllm/with/moe/cuda/route.cuh"
-#include "nanovllm/with/moe/expert_mlp.hpp"
-#include "nanovllm/with/moe/route_experts.hpp"
+#include "nanovllm/with/moe/cuda/plan.cuh"
+#include "nanovllm/with/moe/ops.hpp"
 #include "with/eight_bits/cuda/fp8_problem.cuh"
 
 namespace nanovllm::test {

@@ -7,7 +7,7 @@
 #include "catch.hpp"
 #include "memory_checkpoint.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/with/moe/qwen3_moe/separate_experts.hpp"
+#include "nanovllm/with/moe/qwen3_moe/weights.hpp"
 
 using namespace nanovllm;
 using Catch::Matchers::Contains;

@@ -2,11 +2,9 @@
 /// Qwen3's mixtures of experts. On GPUs with/moe.cuh has their kernels.
 
 #include "nanovllm/with/moe/expert_load.hpp"
-#include "nanovllm/with/moe/expert_mlp.hpp"
 #include "nanovllm/with/moe/expert_parallel.hpp"
 #include "nanovllm/with/moe/experts.hpp"
-#include "nanovllm/with/moe/mesh.hpp"
+#include "nanovllm/with/moe/ops.hpp"
 #include "nanovllm/with/moe/qwen3_moe/config.hpp"
 #include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 #include "nanovllm/with/moe/qwen3_moe/shapes.hpp"
-#include "nanovllm/with/moe/route_experts.hpp"

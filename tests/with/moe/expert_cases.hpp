@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/with/moe/expert_mlp.hpp"
-#include "nanovllm/with/moe/route_experts.hpp"
+#include "nanovllm/with/moe/ops.hpp"
 #include "ops/rig.hpp"
 
 namespace nanovllm::test::ops {

@@ -3,8 +3,7 @@
 #include "cpu/op_test.hpp"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
-#include "nanovllm/with/moe/cpu/expert_mlp.hpp"
-#include "nanovllm/with/moe/cpu/route_experts.hpp"
+#include "nanovllm/with/moe/cpu/ops.hpp"
 #include "with/moe/expert_cases.hpp"
 
 using namespace nanovllm;

@@ -1,4 +1,4 @@
-#include "nanovllm/with/moe/mesh.hpp"
+#include "nanovllm/with/moe/expert_parallel.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -20,7 +20,7 @@
 #include "nanovllm/with/batch_invariant/attention/attention.cuh"
 #include "nanovllm/with/batch_invariant/hopper/tuning.hpp"
 #include "nanovllm/with/batch_invariant/linear/engine.cuh"
-#include "nanovllm/with/moe/expert_mlp.hpp"
+#include "nanovllm/with/moe/ops.hpp"
 #include "nanovllm/with/shards/cuda/shard_draw.cuh"
 #include "nanovllm/with/shards/shard_draw.hpp"
 

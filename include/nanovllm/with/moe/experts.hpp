@@ -10,11 +10,9 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/ops/linear.hpp"
-#include "nanovllm/with/moe/cpu/expert_mlp.hpp"
-#include "nanovllm/with/moe/cpu/route_experts.hpp"
+#include "nanovllm/with/moe/cpu/ops.hpp"
 #include "nanovllm/with/moe/expert_load.hpp"
-#include "nanovllm/with/moe/expert_mlp.hpp"
-#include "nanovllm/with/moe/route_experts.hpp"
+#include "nanovllm/with/moe/ops.hpp"
 
 namespace nanovllm {
 
@@ -93,7 +91,7 @@ class ExpertLayer {
   /// out = the mixture for x, both [n, in], or with `accumulate` out += it, rounded before and
   /// after; out may be x. `router` is [num_experts, in]; `experts` are those from
   /// `first_expert` on. Where ranks divide the experts, each by columns or the list of them, it is
-  /// this rank's part of a sum over all. `slots` and `counts` are as in with/moe/route_experts.hpp.
+  /// this rank's part of a sum over all. `slots` and `counts` are as in with/moe/ops.hpp.
   template <class Router>
   void operator()(typename Context::ConstRows x, const Router& router,
                   std::span<const Expert<typename Context::Matrix>> experts,

@@ -12,8 +12,8 @@
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
 #include "nanovllm/cpu/thread_pool.hpp"
-#include "nanovllm/with/moe/cpu/expert_mlp.hpp"
-#include "nanovllm/with/moe/expert_mlp.hpp"
+#include "nanovllm/with/moe/cpu/ops.hpp"
+#include "nanovllm/with/moe/ops.hpp"
 
 using namespace nanovllm;
 using cpu::ActivationGroup;

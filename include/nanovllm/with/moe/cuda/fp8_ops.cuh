@@ -5,7 +5,7 @@
 /// weights are read, and no product is faster than bfloat16's. The sums of 128 columns are
 /// multiplied by their scale (grouped.cuh). Only where experts have many rows and a kernel of the
 /// device's architecture multiplies are weights rounded: times their scale, to bfloat16
-/// (hopper/experts/fp8_weights.cuh).
+/// (hopper/fp8_weights.cuh).
 
 #include <cstdint>
 #include <span>
@@ -14,7 +14,7 @@
 #include "nanovllm/core/fp8.hpp"
 #include "nanovllm/with/eight_bits/cuda/matrix.cuh"
 #include "nanovllm/with/moe/cuda/ops.cuh"
-#include "nanovllm/with/moe/expert_mlp.hpp"
+#include "nanovllm/with/moe/ops.hpp"
 
 namespace nanovllm::cuda {
 [[nodiscard]] inline StackedWeights<fp8_e4m3> stacked_weights(
@@ -32,7 +32,7 @@ namespace nanovllm::cuda {
               experts, [&](const auto& expert) { return (expert.*matrix).view().scales; })};
 }
 
-/// Contract: with/moe/expert_mlp.hpp. `in` and `width` are multiples of 8. A row's result depends
+/// Contract: with/moe/ops.hpp. `in` and `width` are multiples of 8. A row's result depends
 /// on that row and on which kernel multiplies, which follows from the number of rows.
 template <class State>
 void run_op(const ExpertMlpArgs<bf16, Fp8Matrix>& args, State& state) {

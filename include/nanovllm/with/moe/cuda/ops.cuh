@@ -1,18 +1,27 @@
 #pragma once
-/// A mixture of experts on CUDA: the router (route.cuh), and the MLPs that it chooses, with weights
+/// A mixture of experts on CUDA: the router (plan.cuh), and the MLPs that it chooses, with weights
 /// of an element type. fp8_ops.cuh has those of 8-bit floats.
 ///
 /// `expert_mlp` runs four kernels: which tokens each expert gets (plan.cuh), the products by gates
 /// and ups with SwiGLU after (grouped.cuh), those by the down projections, and the sum over each
-/// token's experts (combine.cuh). Up to four tokens take two kernels (few.cuh), and one token by
-/// 8-bit floats two others (one_token.cuh). The host does not learn how tokens were routed, so that
-/// a step can be captured as a graph: grids have room for the most tiles that there may be, and
-/// blocks without one end at once. Experts with many rows, of bfloat16 or by 8-bit floats, are
-/// multiplied by kernels of the device's architecture.
+/// token's experts. Up to four tokens take two kernels, and one token by 8-bit floats two others
+/// (few.cuh). The host does not learn how tokens were routed, so that a step can be captured as a
+/// graph: grids have room for the most tiles that there may be, and blocks without one end at once.
+/// Experts with many rows, of bfloat16 or by 8-bit floats, are multiplied by kernels of the
+/// device's architecture. float32, and rows that are not 16-byte aligned, have slow products: a
+/// warp an output, which reads a row of W. A lane takes every 32nd column, then lanes are added up,
+/// all in float32.
 ///
 /// Gates and ups are not rounded; h and y are rounded to T. A row's result depends on that row and
 /// on which kernel multiplies, which follows from the number of rows: in batch-invariant mode it is
 /// always the same one.
+///
+/// Bytes moved by the sum: y [n · k, width] of the experts that are here once, out [n, width] once
+/// or, to add to it, twice.
+/// Measured: not by itself; 307 us for a layer's experts of 256 tokens with the sum (experts_bench,
+/// cuda_moe_h200.json). The slow products were not timed.
+
+#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <concepts>
@@ -23,23 +32,129 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/fp8.hpp"
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/architecture.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
-#include "nanovllm/with/moe/cuda/any_product.cuh"
-#include "nanovllm/with/moe/cuda/combine.cuh"
+#include "nanovllm/cuda/tile/reduce.cuh"
+#include "nanovllm/cuda/tile/row_vectors.cuh"
+#include "nanovllm/cuda/tile/silu.cuh"
+#include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/with/moe/cuda/few.cuh"
 #include "nanovllm/with/moe/cuda/grouped.cuh"
 #include "nanovllm/with/moe/cuda/hopper/experts.cuh"
-#include "nanovllm/with/moe/cuda/one_token.cuh"
 #include "nanovllm/with/moe/cuda/plan.cuh"
-#include "nanovllm/with/moe/cuda/route.cuh"
 #include "nanovllm/with/moe/cuda/workspace.cuh"
-#include "nanovllm/with/moe/expert_mlp.hpp"
+#include "nanovllm/with/moe/ops.hpp"
 
 namespace nanovllm::cuda {
+
+namespace detail {
+
+/// A thread for each vector of the output. `kPart`: some experts are elsewhere.
+template <class T, bool kWhole, bool kPart>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    combine_experts_kernel(MatrixView<const T> y, MatrixView<const float> weights,
+                           MatrixView<const std::int32_t> ids, LocalExperts local,
+                           MatrixView<T> out, bool accumulate, RowVectors vectors) {
+  grid_dependency_launch();
+  grid_dependency_wait();
+  const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
+  if (index >= vectors.total) return;
+  const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
+  const auto k = static_cast<std::uint32_t>(weights.extent(1));
+  float sum[kVecSize<T>] = {};
+#pragma unroll 4
+  for (std::uint32_t s = 0; s < k; ++s) {
+    if (kPart && !local.contains(*static_cast<const volatile std::int32_t*>(ids.at(row, s))))
+      continue;
+    const float weight = *static_cast<const volatile float*>(weights.at(row, s));
+    float values[kVecSize<T>];
+    unpack<T>(load_first<kWhole>(y.at(row * k + s, column), count), values);
+#pragma unroll
+    for (int i = 0; i < kVecSize<T>; ++i) sum[i] = __fmaf_rn(weight, values[i], sum[i]);
+  }
+  uint4 result = pack<T>(sum);
+  if (accumulate) result = add_vectors<T>(result, load_first<kWhole>(out.at(row, column), count));
+  store_first<kWhole>(out.at(row, column), count, result);
+}
+
+}  // namespace detail
+
+/// Enqueues the sums out[i] = Σ_s weights[i, s] · y[i · k + s], in float32, in the order of slots,
+/// rounded once; or that added to out[i], and rounded again. Slots whose expert is elsewhere add
+/// nothing, and their rows of y are not read. y [n · k, width], weights and ids [n, k], out [n,
+/// width].
+/// @param has_part  some experts are not among `local`.
+template <Element T>
+void combine_experts(const MatrixView<const T>& y, const MatrixView<const float>& weights,
+                     const MatrixView<const std::int32_t>& ids, const LocalExperts& local,
+                     bool has_part, const MatrixView<T>& out, bool accumulate,
+                     const Context& context) {
+  const auto vectors = RowVectors::of<T>("expert_mlp", out.extent(0), out.extent(1));
+  const bool whole = has_whole_rows(y) && has_whole_rows(out);
+  const auto run = [&](auto part) {
+    launch(whole ? detail::combine_experts_kernel<T, true, part>
+                 : detail::combine_experts_kernel<T, false, part>,
+           elementwise_grid(vectors), context, y, weights, ids, local, out, accumulate, vectors);
+  };
+  has_part ? run(std::true_type{}) : run(std::false_type{});
+}
+
+namespace detail {
+
+inline constexpr int kAnyProductWarps = 8;
+
+/// Grid: columns of y by eight, pairs.
+template <class T, bool kGated>
+__global__ void __launch_bounds__(32 * kAnyProductWarps)
+    any_expert_product_kernel(MatrixView<const T> x, MatrixView<const std::int32_t> ids,
+                              LocalExperts local, const T* weight, std::int64_t expert_stride,
+                              int divisor, MatrixView<T> y) {
+  grid_dependency_launch();
+  grid_dependency_wait();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t column = blockIdx.x * kAnyProductWarps + threadIdx.x / 32;
+  const std::int64_t n = y.extent(1), k = x.extent(1), slots = ids.extent(1);
+  if (column >= n) return;
+  for (std::int64_t pair = blockIdx.y; pair < y.extent(0); pair += gridDim.y) {
+    const std::int32_t id =
+        *static_cast<const volatile std::int32_t*>(ids.at(pair / slots, pair % slots));
+    if (!local.contains(id)) continue;
+    const std::int64_t expert = local.index_of(id);
+    const volatile auto* const row = x.at(pair / divisor);
+    const T* const gate = weight + expert * expert_stride + column * k;
+    float sum = 0.f, up = 0.f;
+    for (std::int64_t j = lane; j < k; j += 32) {
+      const float v = to_float<T>(const_cast<const T&>(row[j]));
+      sum = __fmaf_rn(v, to_float<T>(gate[j]), sum);
+      if constexpr (kGated) up = __fmaf_rn(v, to_float<T>(gate[n * k + j]), up);
+    }
+    sum = warp_sum(sum);
+    if constexpr (kGated) sum = silu<T>(sum) * warp_sum(up);
+    if (lane == 0) *y.at(pair, column) = from_float<T>(sum);
+  }
+}
+
+}  // namespace detail
+
+/// Enqueues y[p] = the product of row p / divisor of x by W of expert ids[p], for pairs p whose
+/// expert is here. Other rows of y stay as they are.
+template <bool kGated, Element T>
+void any_expert_product(const MatrixView<const T>& x, const MatrixView<const std::int32_t>& ids,
+                        const LocalExperts& local, const T* weight, std::int64_t expert_stride,
+                        int divisor, const MatrixView<T>& y, const Context& context) {
+  constexpr std::int64_t kMostRows = 65535;  // of a grid
+  launch(detail::any_expert_product_kernel<T, kGated>,
+         {.grid = dim3(
+              static_cast<unsigned>(ceil_div(y.extent(1), std::int64_t{detail::kAnyProductWarps})),
+              static_cast<unsigned>(std::min(y.extent(0), kMostRows))),
+          .block = 32 * detail::kAnyProductWarps},
+         context, x, ids, local, weight, expert_stride, divisor, y);
+}
 
 /// Matrices of one kind of all experts, as the grouped products take them: that of expert e is
 /// `expert_stride` elements after that of e - 1.
@@ -198,7 +313,7 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
 
 }  // namespace detail
 
-/// Contract: with/moe/expert_mlp.hpp. Allocates no device memory after the first call of such
+/// Contract: with/moe/ops.hpp. Allocates no device memory after the first call of such
 /// sizes, or after `reserve_op`, and does not synchronise; legal during capture.
 template <class Architectures, class T, class Matrix, class State>
 void expert_mlp(const ExpertMlpArgs<T, Matrix>& args, State& state) {

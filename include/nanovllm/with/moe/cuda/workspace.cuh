@@ -9,7 +9,7 @@
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/with/moe/cuda/plan.cuh"
-#include "nanovllm/with/moe/expert_mlp.hpp"
+#include "nanovllm/with/moe/ops.hpp"
 
 namespace nanovllm::cuda {
 

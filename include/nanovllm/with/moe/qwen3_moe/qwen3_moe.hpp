@@ -23,12 +23,11 @@
 #include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/projections.hpp"
 #include "nanovllm/with/moe/expert_load.hpp"
-#include "nanovllm/with/moe/expert_mlp.hpp"
 #include "nanovllm/with/moe/experts.hpp"
+#include "nanovllm/with/moe/ops.hpp"
 #include "nanovllm/with/moe/qwen3_moe/config.hpp"
 #include "nanovllm/with/moe/qwen3_moe/shapes.hpp"
 #include "nanovllm/with/moe/qwen3_moe/weights.hpp"
-#include "nanovllm/with/moe/route_experts.hpp"
 
 namespace nanovllm {
 

@@ -1,5 +1,5 @@
 #pragma once
-/// A block of kernel.cuh: how it is cut, what it does, and how it brings rows of x.
+/// A block of experts.cuh: how it is cut, what it does, and how it brings rows of x.
 
 #include <concepts>
 #include <cstddef>

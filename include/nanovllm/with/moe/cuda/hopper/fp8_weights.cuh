@@ -1,5 +1,5 @@
 #pragma once
-/// W in 8-bit floats for kernel.cuh: two warpgroups turn them into the panels of bf16 that wgmma
+/// W in 8-bit floats for experts.cuh: two warpgroups turn them into the panels of bf16 that wgmma
 /// multiplies, and copy x.
 ///
 ///   w[i, j] = bf16(float(e4m3[i, j]) · s), s the scale of row i and the 128 columns of j
@@ -11,7 +11,7 @@
 ///
 /// Two rings. Stages of bytes hold 128 columns of the block's rows of W and their scales: one
 /// thread has the copy engine fill them, ahead of their conversion and of the next item. The ring
-/// of kernel.cuh holds panels of 64 columns of x and bf16: for each panel all 256 threads wait
+/// of experts.cuh holds panels of 64 columns of x and bf16: for each panel all 256 threads wait
 /// until the stage is empty, start copying x, say that x of the panel before is there, wait for the
 /// bytes (of every other panel), convert, and say that W is there. So a stage becomes full by two
 /// arrivals of each of their warps, and a stage of bytes empty by one.

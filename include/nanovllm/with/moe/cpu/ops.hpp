@@ -1,16 +1,19 @@
 #pragma once
-/// `expert_mlp` on the CPU. Contract: with/moe/expert_mlp.hpp.
+/// A mixture of experts on the CPU: `route_experts` and `expert_mlp`. Contracts: with/moe/ops.hpp.
 ///
-/// Tokens are sorted by expert, so that the weights of each expert that has any are read once in a
-/// step. Experts are shared among threads, one each, those with the most tokens first. The last
-/// ones, which are fewer than threads, are multiplied by all threads together.
+/// For `expert_mlp` tokens are sorted by expert, so that the weights of each expert that has any
+/// are read once in a step. Experts are shared among threads, one each, those with the most tokens
+/// first. The last ones, which are fewer than threads, are multiplied by all threads together.
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/rowwise.hpp"
@@ -18,12 +21,62 @@
 #include "nanovllm/cpu/linear/linear_tile.hpp"
 #include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
-#include "nanovllm/with/moe/expert_mlp.hpp"
+#include "nanovllm/with/moe/ops.hpp"
 
-#define NANOVLLM_KERNELS "nanovllm/with/moe/cpu/expert_mlp_kernels.inc"
+#define NANOVLLM_KERNELS "nanovllm/with/moe/cpu/ops_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
 
 namespace nanovllm::cpu {
+
+namespace detail {
+
+/// The ids of the k largest logits, descending; of equal ones the lower id first.
+inline void choose_experts(const float* logits, std::int64_t experts, std::int64_t k,
+                           std::int32_t* ids) {
+  for (std::int64_t e = 0; e < experts; ++e) {
+    if (e >= k && !(logits[e] > logits[ids[k - 1]])) continue;
+    std::int64_t slot = e < k ? e : k - 1;  // the last of a full list makes room
+    for (; slot > 0 && logits[e] > logits[ids[slot - 1]]; --slot) ids[slot] = ids[slot - 1];
+    ids[slot] = static_cast<std::int32_t>(e);
+  }
+}
+
+/// Sums of exponentials are taken in the order of slots, or of all ids.
+inline void route_row(const RouteExpertsArgs& args, std::int64_t row) {
+  const std::int64_t experts = args.logits.extent(1), k = args.ids.extent(1);
+  const float* const logits = args.logits.at(row);
+  const std::int32_t* const ids = args.ids.at(row);
+  float* const weights = args.weights.at(row);
+  choose_experts(logits, experts, k, args.ids.at(row));
+  const float largest = logits[ids[0]];
+  float sum = 0.f;
+  for (std::int64_t s = 0; s < k; ++s) {
+    weights[s] = std::exp(logits[ids[s]] - largest);
+    sum += weights[s];
+  }
+  float all = 0.f;
+  for (std::int64_t e = 0; e < experts; ++e) all += std::exp(logits[e] - largest);
+  if (!args.normalise || std::isnan(all)) sum = all;
+  for (std::int64_t s = 0; s < k; ++s) weights[s] /= sum;
+}
+
+/// Others may read counts meanwhile (`CpuBackend::download_early`).
+inline void count_routes(const RouteExpertsArgs& args) {
+  for (std::int64_t row = 0; row < args.ids.extent(0); ++row) {
+    if (!args.slots.empty() && *args.slots.at(row) == kNoSlot) continue;
+    for (std::int64_t s = 0; s < args.ids.extent(1); ++s) {
+      std::atomic_ref(*args.counts.at(*args.ids.at(row, s)))
+          .fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+}
+
+}  // namespace detail
+
+void route_experts(const RouteExpertsArgs& args, const Context& context);
+
+inline void run_op(const RouteExpertsArgs& args, Context& context) { route_experts(args, context); }
+
 namespace detail {
 
 /// Pairs of a token and a slot whose expert is here, sorted by expert. Pair p is slot p % k of
@@ -129,7 +182,19 @@ NANOVLLM_COMPILED_TEMPLATE(void expert_mlp(const ExpertMlpArgs<bf16, PackedMatri
 
 #if NANOVLLM_BODIES
 
-namespace nanovllm::cpu::detail {
+namespace nanovllm::cpu {
+
+/// A row's result depends on that row alone, bit for bit.
+NANOVLLM_INLINE void route_experts(const RouteExpertsArgs& args, const Context& context) {
+  validate(args);
+  detail::share(context, args.logits.extent(0), kRowGrain,
+                [&](std::int64_t begin, std::int64_t end) {
+                  for (std::int64_t row = begin; row < end; ++row) detail::route_row(args, row);
+                });
+  if (!args.counts.empty()) detail::count_routes(args);
+}
+
+namespace detail {
 
 NANOVLLM_INLINE ExpertOrder sort_by_expert(MatrixView<const std::int32_t> ids, std::int64_t first,
                                            std::int64_t count, std::int64_t all) {
@@ -169,6 +234,8 @@ NANOVLLM_INLINE ExpertOrder sort_by_expert(MatrixView<const std::int32_t> ids, s
   return out;
 }
 
-}  // namespace nanovllm::cpu::detail
+}  // namespace detail
+
+}  // namespace nanovllm::cpu
 
 #endif  // NANOVLLM_BODIES
