@@ -14,7 +14,7 @@
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/parallel/thread_group.hpp"
-#include "nanovllm/with/peers/gather.cuh"
+#include "nanovllm/with/peers/exchange.cuh"
 #include "nanovllm/with/peers/sum.cuh"
 #include "with/peers/peer_rig.cuh"
 

@@ -49,12 +49,6 @@ inline constexpr int kSumThreads = 256;
 /// Vectors of a row whose norm is in the kernel of the sum: a thread each.
 inline constexpr int kMaxRowVectors = 1024;
 
-/// How a sum runs.
-struct Launch {
-  Shots shots = Shots::one;
-  unsigned max_blocks = 1u << 20;
-};
-
 template <class T>
 struct SumProblem {
   View view;
