@@ -1,8 +1,8 @@
 #pragma once
 /// `decode_attention` in one order: every segment of 256 keys, of one sequence and kv head, is the
-/// work of one warp, and segments are merged by merge.cuh.
+/// work of one warp, and segments are merged as in segments.cuh.
 ///
-/// The arithmetic is that of batch_invariant/attention/varlen.cuh, instruction for instruction,
+/// The arithmetic is that of batch_invariant/attention/attention.cuh, instruction for instruction,
 /// with the query heads of the group as the rows of a tile where that one has queries of one head:
 /// scores of 64 keys by m16n8k16 along head_dim, `RowSoftmax`, weights rounded to T, o += p · V. So
 /// a token gets the same bits from either kernel.
@@ -30,9 +30,7 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/ops/attention.hpp"
-#include "nanovllm/with/batch_invariant/attention/merge.cuh"
-#include "nanovllm/with/batch_invariant/attention/plan.cuh"
-#include "nanovllm/with/batch_invariant/attention/segment_cursor.cuh"
+#include "nanovllm/with/batch_invariant/attention/segments.cuh"
 #include "nanovllm/with/batch_invariant/attention/tuning.hpp"
 
 namespace nanovllm::cuda {

@@ -1,23 +1,74 @@
 #pragma once
-/// What `batch_invariant_decode_attention` works on: the list of a step's segments, made once a
-/// step by one small kernel, and room for what they leave.
+/// Segments of keys. First how they are merged, in both kernels of batch-invariant attention.
+///
+/// A segment leaves of each row the maximum m of its scores, the sum l of its weights and the
+/// weighted sums o of its values, all float32, l complete. Segments are taken in one after the
+/// other, from the first:
+///
+///   M' = max(M, m),   a = 2^(c (M - M')),   b = 2^(c (m - M')),   L' = a L + b l,   O' = a O + b o
+///
+/// beginning with M = -inf, L = O = 0; every product and sum is the one written here. Taking in the
+/// first segment leaves it as it is, and so does taking in one that a row sees nothing of.
+///
+/// Then what `batch_invariant_decode_attention` works on: the list of a step's segments, made once
+/// a step by one small kernel, room for what they leave, the operands of its kernel in decode.cuh,
+/// and a warp's way through its segments.
 /// Measured: not by itself; 0.882 ms for a step of 0.6B with 1 sequence, which has one plan
 /// (engine_bench, cuda_batch_invariant_0_6b.json).
 
+#include <cuda_runtime.h>
 #include <cub/block/block_scan.cuh>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/exp2.cuh"
+#include "nanovllm/ops/attention.hpp"
 #include "nanovllm/with/batch_invariant/attention/tuning.hpp"
 
 namespace nanovllm::cuda {
+
+/// Maximum and sum of the segments of a row so far.
+struct SegmentSum {
+  float max = -INFINITY;
+  float sum = 0.f;
+
+  /// What the sums so far and those of a segment are multiplied by.
+  struct Factors {
+    float before;
+    float segment;
+  };
+
+  /// Takes in a segment with maximum `m` and sum `l`; c = scale · log2 e.
+  __device__ __forceinline__ Factors take(float m, float l, float c) {
+    if (m == -INFINITY) return {1.f, 0.f};
+    const float most = fmaxf(max, m);
+    const Factors out{exp2_approx(__fmul_rn(__fsub_rn(max, most), c)),
+                      exp2_approx(__fmul_rn(__fsub_rn(m, most), c))};
+    max = most;
+    sum = add(sum, l, out);
+    return out;
+  }
+
+  [[nodiscard]] static __device__ __forceinline__ float add(float before, float segment,
+                                                            const Factors& factors) {
+    return __fmaf_rn(before, factors.before, __fmul_rn(segment, factors.segment));
+  }
+
+  /// What sums are multiplied by at the end; 0 for a row without keys.
+  [[nodiscard]] __device__ __forceinline__ float finish() const {
+    return sum == 0.f ? 0.f : __frcp_rn(sum);
+  }
+};
 
 /// One segment of one sequence.
 struct alignas(16) KeySegment {
@@ -128,5 +179,70 @@ void plan_segments(VectorView<const std::int32_t> kv_lens, SegmentDecodeWorkspac
          static_cast<int>(workspace.max_segments()), workspace.segments(),
          workspace.num_segments());
 }
+
+/// `kWholeValue`: 16 keys in a row lie in one block of the cache.
+template <MmaElement T, int kHeadDimValue, bool kWholeValue>
+struct SegmentDecodeTraits {
+  using Type = T;
+  static constexpr bool kWhole = kWholeValue;
+  static constexpr int kHeadDim = kHeadDimValue;
+  static constexpr int kWarps = kSegmentDecodeWarps;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kRowBytes = 2 * kHeadDim;
+  static constexpr int kVectors = kRowBytes / 16;     ///< pieces of 16 bytes a row
+  static constexpr int kRowsPerCopy = 32 / kVectors;  ///< rows that a warp copies at once
+  static constexpr int kPieceBytes = kSegmentPieceKeys * kRowBytes;
+  static constexpr int kStages = kSegmentRingBytes / kPieceBytes;
+  static constexpr int kTilePieces = kSegmentTileKeys / kSegmentPieceKeys;
+  static constexpr int kSteps = kHeadDim / 16;
+  static constexpr int kPartFloats = kHeadDim + kSegmentPartExtra;
+  static_assert(kHeadDim == 64 || kHeadDim == 128);
+};
+
+/// The operands, and the workspace's memory.
+template <class T>
+struct SegmentDecodeProblem {
+  TensorView<const T, 3> q;
+  KvView<T> kv;
+  MatrixView<const BlockId> block_tables;
+  TensorView<T, 3> out;
+  SegmentPlan plan;
+  float scale_log2;
+  int group;
+  int max_units;
+  bool early;
+};
+
+namespace detail {
+
+/// A warp's way through its segments, tile by tile.
+struct SegmentCursor {
+  int unit;  ///< segment · kv heads + head; beyond the last there is no more
+  int head;
+  KeySegment segment;
+  int key;  ///< the first of the tile
+  int end;  ///< of the segment
+
+  [[nodiscard]] __device__ __forceinline__ int num_keys() const {
+    return min(end - key, kSegmentTileKeys);
+  }
+  [[nodiscard]] __device__ __forceinline__ int num_pieces() const {
+    return ceil_div(num_keys(), kSegmentPieceKeys);
+  }
+
+  /// Goes to `to`, if there is such a unit.
+  __device__ __forceinline__ void go_to(int to, int num_units, int heads,
+                                        const KeySegment* segments) {
+    unit = to;
+    if (unit >= num_units) return;
+    head = unit % heads;
+    const int4 s = __ldcg(reinterpret_cast<const int4*>(segments + unit / heads));
+    segment = {s.x, s.y, s.z, s.w};
+    key = segment.index * kSegmentKeys;
+    end = min(key + kSegmentKeys, segment.num_keys);
+  }
+};
+
+}  // namespace detail
 
 }  // namespace nanovllm::cuda
