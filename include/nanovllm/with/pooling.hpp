@@ -4,6 +4,5 @@
 
 #include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/pooling/pooled_calls.hpp"
-#include "nanovllm/with/pooling/pooling_options.hpp"
 #include "nanovllm/with/pooling/reranker.hpp"
 #include "nanovllm/with/pooling/score_head.hpp"

@@ -19,7 +19,7 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
-#include "nanovllm/with/pooling/pooling_options.hpp"
+#include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/pooling/score_head.hpp"
 
 namespace nanovllm {
@@ -104,7 +104,6 @@ inline std::vector<std::vector<float>> classify(AnyEngine& engine,
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
-#include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/pooling/reranker.hpp"
 
 namespace nanovllm {

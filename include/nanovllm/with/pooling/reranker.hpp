@@ -15,7 +15,7 @@
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
-#include "nanovllm/with/pooling/pooling_options.hpp"
+#include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/pooling/score_head.hpp"
 
 namespace nanovllm {
