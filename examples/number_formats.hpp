@@ -12,7 +12,7 @@
 #include <nanovllm/with/eight_bits/cpu/linear.hpp>
 #include <nanovllm/with/eight_bits/fp8_kv.hpp>
 #include <nanovllm/with/eight_bits/int8_kv.hpp>
-#include <nanovllm/with/eight_bits/int_weight.hpp>
+#include <nanovllm/with/eight_bits/weights.hpp>
 #if defined(__CUDACC__)
 #include <nanovllm/with/eight_bits/cuda/ops.cuh>
 #include <nanovllm/with/moe/cuda/fp8_ops.cuh>

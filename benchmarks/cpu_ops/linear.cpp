@@ -13,7 +13,7 @@
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/ops/weight_format.hpp"
 #include "nanovllm/with/eight_bits/cpu/linear.hpp"
-#include "nanovllm/with/eight_bits/int_weight.hpp"
+#include "nanovllm/with/eight_bits/weights.hpp"
 #include "options.hpp"
 
 namespace {

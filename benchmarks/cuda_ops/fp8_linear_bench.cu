@@ -12,7 +12,7 @@
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/with/eight_bits/cuda/few_rows.cuh"
-#include "nanovllm/with/eight_bits/cuda/heads.cuh"
+#include "nanovllm/with/eight_bits/cuda/ops.cuh"
 #include "nanovllm/with/eight_bits/cuda/products.cuh"
 #include "nanovllm/with/eight_bits/cuda/swiglu.cuh"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"

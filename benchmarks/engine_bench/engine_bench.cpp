@@ -6,7 +6,7 @@
 #include "../cpu_ops/ceilings.hpp"
 #include "nanovllm/full_policy.hpp"
 #include "nanovllm/with/eight_bits/cpu/linear.hpp"
-#include "nanovllm/with/eight_bits/int_weight.hpp"
+#include "nanovllm/with/eight_bits/weights.hpp"
 #include "program.hpp"
 
 namespace engine_bench {

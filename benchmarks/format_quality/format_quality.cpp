@@ -42,8 +42,8 @@
 #include "nanovllm/with/eight_bits/cpu/linear.hpp"
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
-#include "nanovllm/with/eight_bits/int_weight.hpp"
 #include "nanovllm/with/eight_bits/static_fp8_kv.hpp"
+#include "nanovllm/with/eight_bits/weights.hpp"
 
 namespace nv = nanovllm;
 

@@ -19,8 +19,7 @@
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/stored_forms.hpp"
 #include "nanovllm/with/eight_bits/cpu/linear.hpp"
-#include "nanovllm/with/eight_bits/fp8_weight.hpp"
-#include "nanovllm/with/eight_bits/int_weight.hpp"
+#include "nanovllm/with/eight_bits/weights.hpp"
 #include "nanovllm/with/gguf/gguf_blocks.hpp"
 
 using namespace nanovllm;

@@ -11,7 +11,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/fp8.hpp"
 #include "nanovllm/io/safetensors.hpp"
-#include "nanovllm/with/eight_bits/fp8_weight.hpp"
+#include "nanovllm/with/eight_bits/weights.hpp"
 
 namespace nanovllm::test {
 

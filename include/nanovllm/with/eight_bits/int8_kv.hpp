@@ -7,7 +7,7 @@
 
 #include "nanovllm/core/config.hpp"
 #include "nanovllm/ops/kv_format.hpp"
-#include "nanovllm/with/eight_bits/row_scaled_kv.hpp"
+#include "nanovllm/with/eight_bits/fp8_kv.hpp"
 
 namespace nanovllm {
 

@@ -1,8 +1,6 @@
 // Scales of keys and values in checkpoints: each spelling is found, what is no such scale is refused
 // by name, and the rows that a network stores have them.
 
-#include "nanovllm/with/eight_bits/checkpoint/kv_scales.hpp"
-
 #include <cmath>
 #include <cstdint>
 #include <limits>

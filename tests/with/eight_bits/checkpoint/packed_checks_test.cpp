@@ -1,7 +1,7 @@
 // Packed integers that do not fit together, or that config.json describes otherwise, are refused by
 // name, before anything is read.
 
-#include "nanovllm/with/eight_bits/checkpoint/packed_checks.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/packed_integers.hpp"
 
 #include <cstdint>
 #include <functional>

@@ -5,7 +5,7 @@
 
 #include "catch.hpp"
 #include "nanovllm/io/json.hpp"
-#include "nanovllm/with/eight_bits/checkpoint/packed_config.hpp"
+#include "nanovllm/with/eight_bits/checkpoint/packed_integers.hpp"
 
 using namespace nanovllm;
 using Catch::Matchers::Contains;

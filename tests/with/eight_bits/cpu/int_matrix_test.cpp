@@ -15,7 +15,7 @@
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/isa.hpp"
 #include "nanovllm/cpu/thread_pool.hpp"
-#include "nanovllm/with/eight_bits/int_weight.hpp"
+#include "nanovllm/with/eight_bits/weights.hpp"
 
 using namespace nanovllm;
 using cpu::Int4Matrix;

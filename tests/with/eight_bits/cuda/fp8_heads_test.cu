@@ -10,7 +10,6 @@
 #include "nanovllm/cuda/elementwise/qk_norm_rope_store.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
-#include "nanovllm/with/eight_bits/cuda/heads.cuh"
 #include "nanovllm/with/eight_bits/cuda/ops.cuh"
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"

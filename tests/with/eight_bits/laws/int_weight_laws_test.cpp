@@ -1,4 +1,4 @@
-// The laws with weights in integers of 8 and 4 bits (with/eight_bits/int_weight.hpp): engines of
+// The laws with weights in integers of 8 and 4 bits (with/eight_bits/weights.hpp): engines of
 // them round activations, so a row's result must not depend on its batch, nor on threads, chunks
 // and preemptions; and they are near to engines of the same weights in floats.
 

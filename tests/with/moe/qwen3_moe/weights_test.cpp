@@ -10,7 +10,7 @@
 #include "nanovllm/core/fp8.hpp"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
-#include "nanovllm/with/eight_bits/fp8_weight.hpp"
+#include "nanovllm/with/eight_bits/weights.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
 
 using namespace nanovllm;

@@ -34,7 +34,7 @@ void read_eight_bits();
 #include "nanovllm/with/eight_bits/checkpoint/packed.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/tensor_scales.hpp"
-#include "nanovllm/with/eight_bits/int_weight.hpp"
+#include "nanovllm/with/eight_bits/weights.hpp"
 
 namespace nanovllm::detail {
 

@@ -63,7 +63,7 @@ namespace detail {
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/io/json_fields.hpp"
-#include "nanovllm/with/eight_bits/fp8_weight.hpp"
+#include "nanovllm/with/eight_bits/weights.hpp"
 
 namespace nanovllm {
 

@@ -17,7 +17,7 @@
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
 #include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/ops/linear.hpp"
-#include "nanovllm/with/eight_bits/fp8_weight.hpp"
+#include "nanovllm/with/eight_bits/weights.hpp"
 
 namespace nanovllm::cpu {
 

@@ -21,7 +21,7 @@
 #include "nanovllm/cpu/linear/linear_avx512.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
-#include "nanovllm/with/eight_bits/cpu/int_avx512.hpp"
+#include "nanovllm/with/eight_bits/cpu/int_avx.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_matrix.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_tile.hpp"
 #include "nanovllm/with/eight_bits/cpu/quantise.hpp"

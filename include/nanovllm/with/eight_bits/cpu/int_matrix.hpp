@@ -23,7 +23,7 @@
 #include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
 #include "nanovllm/with/eight_bits/cpu/quantise.hpp"
-#include "nanovllm/with/eight_bits/int_weight.hpp"
+#include "nanovllm/with/eight_bits/weights.hpp"
 
 namespace nanovllm::cpu {
 

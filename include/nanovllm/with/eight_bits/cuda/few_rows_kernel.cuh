@@ -1,5 +1,5 @@
 #pragma once
-/// The kernel of `fp8_few_rows`; and its products, which heads.cuh has another end for.
+/// The kernel of `fp8_few_rows`; and its products, which ops.cuh has another end for.
 ///
 ///   y[m, n] = Σ_g s[g, n] · Σ_k∈g a[m, k] · W[n, k]   (+ y[m, n] ahead of the rounding)
 ///   gated:  y[m, n] = silu(g[m, n]) · u[m, n] with [g | u] = a · Wᵀ, W [2 N, K], rounded once
