@@ -49,6 +49,27 @@
 namespace nanovllm::cuda {
 namespace detail {
 
+/// Writes the results of a tile's pairs to their rows of y from column `first_column` on, by way of
+/// shared memory. Contains barriers.
+template <class Block, class T, class W, class PairOf>
+__device__ __forceinline__ void store_grouped_results(const GroupedOperands<T, W>& p,
+                                                      const GroupedPart<Block, T, W>& part,
+                                                      const ExpertTile& tile, int first_column,
+                                                      T* results, const PairOf& pair_of) {
+  copy_async_wait<0>();
+  __syncthreads();  // all have multiplied
+  part.store(results);
+  __syncthreads();
+  constexpr int kVectors = Block::kColumns / 8;  // of a row
+  for (int i = static_cast<int>(threadIdx.x); i < tile.count * kVectors; i += Block::kThreads) {
+    const int row = i / kVectors, column = i % kVectors * 8;
+    if (first_column + column >= p.n) continue;
+    const std::int32_t pair = pair_of(tile.first + row);
+    store_vector(p.y + pair * p.y_stride + first_column + column,
+                 *reinterpret_cast<const uint4*>(results + row * Block::kPitch + column));
+  }
+}
+
 /// Grid: for each tile of pairs, blocks of rows of W; without a plan each pair is a tile. Dynamic
 /// shared memory: kSharedBytes.
 template <class T, class W, class Block, bool kPlanned>
@@ -109,19 +130,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kBlocksPerSm)
     copy_async_commit();
     part.multiply(i);
   }
-  copy_async_wait<0>();
-  __syncthreads();
-  T* const results = reinterpret_cast<T*>(grouped_shared);
-  part.store(results);
-  __syncthreads();
-  constexpr int kVectors = Block::kColumns / 8;  // of a row
-  for (int i = static_cast<int>(threadIdx.x); i < tile.count * kVectors; i += Block::kThreads) {
-    const int row = i / kVectors, column = i % kVectors * 8;
-    if (first_column + column >= p.n) continue;
-    const std::int32_t pair = pair_of(tile.first + row);
-    store_vector(p.y + pair * p.y_stride + first_column + column,
-                 *reinterpret_cast<const uint4*>(results + row * Block::kPitch + column));
-  }
+  store_grouped_results(p, part, tile, first_column, reinterpret_cast<T*>(grouped_shared), pair_of);
 }
 
 /// Rows of W of a block with so many pairs. 128 rows of 8 bits have the bytes of 64 of 16, and half

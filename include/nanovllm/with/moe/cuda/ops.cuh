@@ -228,85 +228,118 @@ template <class T, class W>
           .expert_scales = weights.expert_scales};
 }
 
-/// Enqueues the experts of up to as many tokens as the workspace has room for. The kernels are
-/// those of the device's architecture, one of `Architectures`, if it has some for so many tokens.
+/// Both products of a step: x by gates and ups to `hidden` [pairs, width], and that by the down
+/// projections. Experts are chosen by `ids`, [tokens, slots].
+template <class T, class W>
+struct ExpertProducts {
+  StackedWeights<W> gate_up, down;
+  MatrixView<const T> x;
+  MatrixView<const std::int32_t> ids;
+  LocalExperts local;
+  MatrixView<T> hidden;
+
+  [[nodiscard]] GroupedOperands<T, W> by_gate_up(const ExpertPlan& plan = {}) const {
+    return grouped_operands(x, gate_up, hidden, ids.extent(1), ids, local, plan, false);
+  }
+  [[nodiscard]] GroupedOperands<T, W> by_down(const MatrixView<T>& y,
+                                              const ExpertPlan& plan = {}) const {
+    return grouped_operands(MatrixView<const T>(hidden), down, y, 1, ids, local, plan, true);
+  }
+};
+
+/// Enqueues the experts of a few tokens, with their sums.
+template <class T, class W>
+void run_few_experts(const ExpertProducts<T, W>& products, const MatrixView<const float>& weights,
+                     const MatrixView<T>& out, bool accumulate, const Context& context) {
+  const auto by_gate_up = products.by_gate_up(), by_down = products.by_down(out);
+  if constexpr (std::same_as<W, fp8_e4m3>) {
+    if (out.extent(0) == 1) {
+      one_token_gated(by_gate_up, context);
+      return one_token_down(by_down, weights, accumulate, context);
+    }
+  }
+  few_experts_gated(by_gate_up, context);
+  few_experts_down(by_down, weights, accumulate, context);
+}
+
+/// Enqueues the products of tiles of pairs, by a plan. Pairs are spread over `all` experts. The
+/// kernels are those of the device's architecture, one of `Architectures`, if it has some for so
+/// many pairs.
+template <class Architectures, class T, class W>
+void run_planned_experts(const ExpertProducts<T, W>& products, const MatrixView<T>& results,
+                         std::int64_t all, ExpertWorkspace& workspace, const Context& context) {
+  const std::int64_t pairs = results.extent(0), experts = products.local.count;
+  const int native_tokens = [&] {
+    if constexpr (std::same_as<T, bf16>) {
+      return Architectures::choose(context, [&](auto native) {
+        return ExpertProductOf<decltype(native)>::tile_rows(pairs, all);
+      });
+    }
+    return 0;
+  }();
+  const int tokens = native_tokens > 0 ? native_tokens : grouped_tokens(pairs, all);
+  const std::int64_t max_tiles = max_expert_tiles(pairs, experts, tokens);
+  const auto multiply = [&](auto gated, const GroupedOperands<T, W>& p) {
+    if constexpr (std::same_as<T, bf16>) {
+      const auto run = [&](auto native) {
+        return ExpertProductOf<decltype(native)>::template run<gated>(p, experts, max_tiles,
+                                                                      workspace.maps(), context);
+      };
+      if (native_tokens > 0) {
+        check(Architectures::choose(context, run),
+              "expert_mlp: the device's architecture has no kernel for tiles of ", native_tokens,
+              " rows, which it asked for");
+        return;
+      }
+    }
+    grouped_product<gated>(p, tokens, max_tiles, context);
+  };
+  const ExpertPlan plan = workspace.plan();
+  plan_experts(products.ids, products.local, tokens, plan, context);
+  multiply(std::true_type{}, products.by_gate_up(plan));
+  multiply(std::false_type{}, products.by_down(results, plan));
+}
+
+/// Enqueues the slow products, which take any rows.
+template <class T, class W>
+void run_any_experts(const ExpertProducts<T, W>& products, const MatrixView<T>& results,
+                     const Context& context) {
+  if constexpr (std::same_as<W, T>) {
+    const auto& [gate_up, down, x, ids, local, hidden] = products;
+    any_expert_product<true>(x, ids, local, gate_up.data, gate_up.expert_stride,
+                             static_cast<int>(ids.extent(1)), hidden, context);
+    any_expert_product<false>(MatrixView<const T>(hidden), ids, local, down.data,
+                              down.expert_stride, 1, results, context);
+  } else {
+    throw ShapeError(concat(
+        "expert_mlp: experts of 8-bit floats need aligned rows of a multiple of 8 elements, got ",
+        results.extent(1), " -> ", products.hidden.extent(1)));
+  }
+}
+
+/// Enqueues the experts of up to as many tokens as the workspace has room for.
 template <class Architectures, class T, class Matrix>
 void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& workspace,
                        const Context& context) {
   const std::int64_t n = args.x.extent(0), in = args.x.extent(1), k = args.ids.extent(1);
   const std::int64_t width = args.experts[0].down.cols(), pairs = n * k;
-  const auto experts = static_cast<std::int64_t>(args.experts.size());
-  const std::int64_t all = args.all_experts();  // pairs are spread over these
   const LocalExperts local{static_cast<std::int32_t>(args.first_expert),
-                           static_cast<std::int32_t>(experts)};
+                           static_cast<std::int32_t>(args.experts.size())};
   const auto gate_up = stacked_weights(args.experts, &Expert<Matrix>::gate_up);
   const auto down = stacked_weights(args.experts, &Expert<Matrix>::down);
-  using W = std::remove_cvref_t<decltype(*gate_up.data)>;
   const MatrixView<T> hidden(workspace.hidden<T>(), {pairs, width});
   const MatrixView<T> results(workspace.results<T>(), {pairs, in});
+  using W = std::remove_cvref_t<decltype(*gate_up.data)>;
+  const ExpertProducts<T, W> products{gate_up, down, args.x, args.ids, local, hidden};
   const bool whole =
       sizeof(T) == 2 && has_whole_rows(args.x) && has_whole_rows(hidden) && has_whole_rows(results);
   if constexpr (sizeof(T) == 2) {
-    if (whole && n <= kFewExpertTokens && k <= kFewExpertSlots && has_whole_rows(args.out)) {
-      const auto by_gate_up =
-          grouped_operands(args.x, gate_up, hidden, k, args.ids, local, {}, false);
-      const auto by_down = grouped_operands(MatrixView<const T>(hidden), down, args.out, 1,
-                                            args.ids, local, {}, true);
-      if constexpr (std::same_as<W, fp8_e4m3>) {
-        if (n == 1) {
-          one_token_gated(by_gate_up, context);
-          return one_token_down(by_down, args.weights, args.accumulate, context);
-        }
-      }
-      few_experts_gated(by_gate_up, context);
-      return few_experts_down(by_down, args.weights, args.accumulate, context);
-    }
-    if (whole) {
-      const int native_tokens = [&] {
-        if constexpr (std::same_as<T, bf16>) {
-          return Architectures::choose(context, [&](auto native) {
-            return ExpertProductOf<decltype(native)>::tile_rows(pairs, all);
-          });
-        }
-        return 0;
-      }();
-      const int tokens = native_tokens > 0 ? native_tokens : grouped_tokens(pairs, all);
-      const std::int64_t max_tiles = max_expert_tiles(pairs, experts, tokens);
-      const auto multiply = [&](auto gated, const GroupedOperands<T, W>& p) {
-        if constexpr (std::same_as<T, bf16>) {
-          const auto run = [&](auto native) {
-            return ExpertProductOf<decltype(native)>::template run<gated>(
-                p, experts, max_tiles, workspace.maps(), context);
-          };
-          if (native_tokens > 0) {
-            check(Architectures::choose(context, run),
-                  "expert_mlp: the device's architecture has no kernel for tiles of ",
-                  native_tokens, " rows, which it asked for");
-            return;
-          }
-        }
-        grouped_product<gated>(p, tokens, max_tiles, context);
-      };
-      const ExpertPlan plan = workspace.plan();
-      plan_experts(args.ids, local, tokens, plan, context);
-      multiply(std::true_type{},
-               grouped_operands(args.x, gate_up, hidden, k, args.ids, local, plan, false));
-      multiply(std::false_type{}, grouped_operands(MatrixView<const T>(hidden), down, results, 1,
-                                                   args.ids, local, plan, true));
-    }
+    if (whole && n <= kFewExpertTokens && k <= kFewExpertSlots && has_whole_rows(args.out))
+      return run_few_experts(products, args.weights, args.out, args.accumulate, context);
+    if (whole)
+      run_planned_experts<Architectures>(products, results, args.all_experts(), workspace, context);
   }
-  if (!whole) {
-    if constexpr (std::same_as<W, T>) {
-      any_expert_product<true>(args.x, args.ids, local, gate_up.data, gate_up.expert_stride,
-                               static_cast<int>(k), hidden, context);
-      any_expert_product<false>(MatrixView<const T>(hidden), args.ids, local, down.data,
-                                down.expert_stride, 1, results, context);
-    } else {
-      throw ShapeError(concat(
-          "expert_mlp: experts of 8-bit floats need aligned rows of a multiple of 8 elements, got ",
-          in, " -> ", width));
-    }
-  }
+  if (!whole) run_any_experts(products, results, context);
   combine_experts(MatrixView<const T>(results), args.weights, args.ids, local, args.has_part(),
                   args.out, args.accumulate, context);
 }
