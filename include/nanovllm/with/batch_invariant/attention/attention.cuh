@@ -35,7 +35,6 @@
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/with/batch_invariant/attention/decode.cuh"
 #include "nanovllm/with/batch_invariant/attention/segments.cuh"
-#include "nanovllm/with/batch_invariant/attention/tuning.hpp"
 
 namespace nanovllm::cuda {
 

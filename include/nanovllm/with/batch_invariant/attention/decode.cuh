@@ -31,7 +31,6 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/with/batch_invariant/attention/segments.cuh"
-#include "nanovllm/with/batch_invariant/attention/tuning.hpp"
 
 namespace nanovllm::cuda {
 
