@@ -24,7 +24,6 @@
 #include "nanovllm/with/eight_bits/cpu/int_avx.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_matrix.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_tile.hpp"
-#include "nanovllm/with/eight_bits/cpu/quantise.hpp"
 
 #define NANOVLLM_TARGET_AMX_INT8 \
   "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8"

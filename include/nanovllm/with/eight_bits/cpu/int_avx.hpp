@@ -33,7 +33,6 @@
 #include "nanovllm/cpu/simd/simd.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_matrix.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_tile.hpp"
-#include "nanovllm/with/eight_bits/cpu/quantise.hpp"
 
 NANOVLLM_BEGIN_TARGET(NANOVLLM_TARGET_AVX2)
 namespace nanovllm::cpu::detail {

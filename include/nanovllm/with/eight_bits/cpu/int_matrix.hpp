@@ -1,13 +1,20 @@
 #pragma once
-/// The CPU's matrix of 8- or 4-bit integers with a scale for each row and 32 columns.
+/// The CPU's matrix of 8- or 4-bit integers with a scale for each row and 32 columns, and the
+/// rounding of rows of weights and of activations to such integers.
+///
+/// What is rounded is the same, bit for bit, on every instruction set: quotients are divisions, and
+/// what is squared is short enough for the product to be exact, so a multiply-add has nothing to
+/// round differently.
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -22,8 +29,45 @@
 #include "nanovllm/cpu/linear/linear_tile.hpp"
 #include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
-#include "nanovllm/with/eight_bits/cpu/quantise.hpp"
 #include "nanovllm/with/eight_bits/weights.hpp"
+
+namespace nanovllm::cpu {
+
+/// Columns that share a scale.
+inline constexpr std::int64_t kIntGroup = 32;
+
+/// 32 columns of a row of activations: element i is codes[i] · scale.
+struct ActivationGroup {
+  std::int8_t codes[kIntGroup];  ///< in [-127, 127]
+  float scale;                   ///< the largest |x| / 127; NaN where an x is not finite
+  std::int32_t sum;              ///< of the codes
+
+  [[nodiscard]] float float_sum() const { return static_cast<float>(sum); }
+};
+
+namespace detail {
+
+// Whose scratch memory it is.
+struct PaddedColumns;
+struct RoundedColumns;
+
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// The smallest half that is not below `x` > 0; infinity above 65504.
+[[nodiscard]] inline half half_above(float x) {
+  half out(x);
+  if (static_cast<float>(out) < x) ++out.bits;
+  return out;
+}
+
+[[nodiscard]] inline bool is_infinite(half x) { return (x.bits & 0x7fffu) == 0x7c00u; }
+
+}  // namespace detail
+
+}  // namespace nanovllm::cpu
+
+#define NANOVLLM_KERNELS "nanovllm/with/eight_bits/cpu/quantise_kernels.inc"
+#include "nanovllm/cpu/for_each_isa.inc"
 
 namespace nanovllm::cpu {
 

@@ -26,7 +26,6 @@
 #include "nanovllm/cpu/simd/simd.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_matrix.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_tile.hpp"
-#include "nanovllm/with/eight_bits/cpu/quantise.hpp"
 
 namespace nanovllm::cpu::detail {
 

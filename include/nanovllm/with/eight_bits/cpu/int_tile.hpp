@@ -22,7 +22,6 @@
 #include "nanovllm/cpu/linear/linear_portable.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_matrix.hpp"
-#include "nanovllm/with/eight_bits/cpu/quantise.hpp"
 
 namespace nanovllm::cpu::detail {
 

@@ -23,7 +23,6 @@
 #include "nanovllm/with/eight_bits/cpu/int_matrix.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_neon.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_tile.hpp"
-#include "nanovllm/with/eight_bits/cpu/quantise.hpp"
 
 namespace nanovllm::cpu {
 namespace detail {
