@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "nanovllm/core/utf8.hpp"
-#include "nanovllm/text/byte_level.hpp"
+#include "nanovllm/text/vocabulary.hpp"
 
 namespace nanovllm_test {
 

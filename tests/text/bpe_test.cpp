@@ -5,7 +5,6 @@
 #include <string>
 
 #include "catch.hpp"
-#include "nanovllm/text/word_cache.hpp"
 
 namespace nv = nanovllm;
 using Ids = std::vector<nv::TokenId>;

@@ -129,7 +129,6 @@ class Tokenizer {
 #include "nanovllm/text/tokenizer_file.hpp"
 #include "nanovllm/text/tokenizer_json.hpp"
 #include "nanovllm/text/vocabulary.hpp"
-#include "nanovllm/text/word_cache.hpp"
 
 namespace nanovllm {
 
