@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "nanovllm/ops/compose.hpp"
+#include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
 #include "ops/rig.hpp"

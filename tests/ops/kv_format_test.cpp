@@ -12,7 +12,6 @@
 #include "catch.hpp"
 #include "cpu/op_test.hpp"
 #include "nanovllm/cpu/kernels/attention.hpp"
-#include "nanovllm/cpu/kernels/copy_blocks.hpp"
 #include "nanovllm/cpu/kernels/kv_store.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"

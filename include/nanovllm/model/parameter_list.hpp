@@ -17,7 +17,6 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/model/load_threads.hpp"
 #include "nanovllm/model/stored_matrix.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/ops/weight_format.hpp"

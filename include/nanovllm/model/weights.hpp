@@ -28,7 +28,6 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/convert.hpp"
-#include "nanovllm/model/load_threads.hpp"
 #include "nanovllm/model/parameter.hpp"
 #include "nanovllm/model/stored_matrix.hpp"
 #include "nanovllm/ops/host_staging.hpp"
@@ -142,6 +141,12 @@ void stream_parameter(const Parameter<T>& parameter, const StoredMatrix& matrix,
   }
 }
 
+/// Calls `work()` on `num_threads` threads, the caller's among them, and rethrows the first
+/// exception when all have ended. Throws Error when a thread is refused; `stop()` makes calls of
+/// `work` return that have begun by then.
+void on_threads(
+    int num_threads, const std::function<void()>& work, const std::function<void()>& stop = [] {});
+
 }  // namespace detail
 
 /// Throws one LoadError that lists the parameters that are missing, have another shape, or are not
@@ -199,11 +204,14 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
 
 #if NANOVLLM_BODIES
 
+#include <exception>
 #include <set>
 #include <string_view>
+#include <thread>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/sort.hpp"
+#include "nanovllm/core/thread.hpp"
 
 namespace nanovllm::detail {
 
@@ -341,6 +349,25 @@ NANOVLLM_INLINE LoadJobs find_tensors(const Checkpoint& checkpoint,
     return &a.matrix->tensor() < &b.matrix->tensor();
   });
   return out;
+}
+
+NANOVLLM_INLINE void on_threads(int num_threads, const std::function<void()>& work,
+                                const std::function<void()>& stop) {
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto guarded = [&] {
+    try {
+      work();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads = start_threads(
+      "loading weights", num_threads - 1, [&guarded](int) { guarded(); }, stop);
+  guarded();
+  for (std::thread& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace nanovllm::detail

@@ -15,11 +15,9 @@
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/embedding.hpp"
-#include "nanovllm/ops/gather_rows.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
-#include "nanovllm/ops/qk_norm_rope_store.hpp"
 #include "nanovllm/ops/rms_norm.hpp"
 #include "nanovllm/ops/rope.hpp"
 #include "nanovllm/ops/sampler.hpp"
@@ -206,5 +204,17 @@ concept BackendLike = std::constructible_from<B, const BackendConfig&> &&
   { cbackend.describe() } -> std::convertible_to<std::string>;
   requires !B::kAsynchronous || AsyncBackendLike<B>;
 };
+
+/// Runs `args` by the backend's own op where it has one, or else by `compose(args, run)`: the ops
+/// that its contract says it is made of.
+template <class B, class Args>
+void run_or_compose(B& backend, const Args& args) {
+  if constexpr (RunsOp<B, Args>) {
+    backend.run(args);
+  } else {
+    validate(args);
+    compose(args, [&](const auto& part) { backend.run(part); });
+  }
+}
 
 }  // namespace nanovllm

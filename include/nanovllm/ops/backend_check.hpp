@@ -114,7 +114,7 @@ consteval bool check_backend() {
       static_assert(
           kFits<B>,
           "nanovllm: the policy's Backend has no 'run' for 'QkNormRopeStoreArgs' with the policy's "
-          "Weight, Activation and KvElement; see ops/qk_norm_rope_store.hpp");
+          "Weight, Activation and KvElement; see ops/project_qkv.hpp");
     } else if constexpr (!RunsOp<B, PlanAttentionArgs>) {
       static_assert(kFits<B>,
                     "nanovllm: the policy's Backend has no 'run' for 'PlanAttentionArgs'; see "
@@ -134,7 +134,7 @@ consteval bool check_backend() {
     } else if constexpr (!RunsOp<B, GatherRowsArgs<A>>) {
       static_assert(kFits<B>,
                     "nanovllm: the policy's Backend has no 'run' for 'GatherRowsArgs' with the "
-                    "policy's Weight, Activation and KvElement; see ops/gather_rows.hpp");
+                    "policy's Weight, Activation and KvElement; see ops/embedding.hpp");
     } else if constexpr (!RunsOp<B, SampleArgs>) {
       static_assert(
           kFits<B>,

@@ -1,5 +1,6 @@
 #pragma once
-/// Contract of `embedding`: token ids to rows of the embedding table.
+/// Contracts of `embedding`, token ids to rows of the embedding table, and of `gather_rows`, which
+/// picks the rows that need logits.
 
 #include <cstdint>
 
@@ -26,6 +27,20 @@ struct EmbeddingArgs {
 template <class T, class Matrix>
 void validate(const EmbeddingArgs<T, Matrix>& args) {
   check_shape("embedding", "out", args.out, {args.tokens.extent(0), args.table->cols()});
+}
+
+/// out[i, :] = x[rows[i], :]. Exact: rows are copied.
+template <class T>
+struct GatherRowsArgs {
+  MatrixView<const T> x;                ///< [n, width]
+  VectorView<const std::int32_t> rows;  ///< [m], each in [0, n)
+  MatrixView<T> out;                    ///< [m, width]
+};
+
+/// Throws ShapeError when the operands do not fit together.
+template <class T>
+void validate(const GatherRowsArgs<T>& args) {
+  check_shape("gather_rows", "out", args.out, {args.rows.extent(0), args.x.extent(1)});
 }
 
 }  // namespace nanovllm

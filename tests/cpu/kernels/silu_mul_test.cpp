@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "cpu/op_test.hpp"
-#include "nanovllm/cpu/kernels/gather_rows.hpp"
+#include "nanovllm/cpu/kernels/embedding.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -1,13 +1,17 @@
 #pragma once
-/// `kv_store` on the CPU. Contract: ops/kv_store.hpp.
+/// What writes the paged cache on the CPU: `kv_store` and `copy_blocks`. Contracts:
+/// ops/kv_store.hpp and ops/copy_blocks.hpp.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cpu/context.hpp"
+#include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 
 namespace nanovllm::cpu {
@@ -73,6 +77,28 @@ void kv_store(const KvStoreArgs<T, Kv>& args, const Context& context) {
 template <Element T, KvFormat Kv>
 void run_op(const KvStoreArgs<T, Kv>& args, Context& context) {
   kv_store(args, context);
+}
+
+/// Also throws ShapeError for copies that the contract rules out.
+template <KvFormat Kv>
+void copy_blocks(const CopyBlocksArgs<Kv>& args, const Context& context) {
+  validate(args);
+  const std::int64_t n = args.copies.extent(0);
+  check_block_copies({args.copies.data, static_cast<std::size_t>(n)}, args.first_layer.num_blocks);
+  const std::int64_t size = args.first_layer.block_stride();
+  context.pool->parallel_for(
+      n * args.num_layers, 1, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const BlockCopy copy = args.copies.data[i % n];
+          auto* const layer = args.first_layer.data + i / n * args.layer_stride;
+          std::copy_n(layer + copy.from * size, size, layer + copy.to * size);
+        }
+      });
+}
+
+template <KvFormat Kv>
+void run_op(const CopyBlocksArgs<Kv>& args, Context& context) {
+  copy_blocks(args, context);
 }
 
 }  // namespace nanovllm::cpu

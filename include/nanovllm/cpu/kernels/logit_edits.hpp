@@ -9,11 +9,16 @@
 ///
 /// Beyond the contracts: `TokenMarks` begins as zeros, words and num_seen; the memory of `seen` may
 /// hold anything.
+///
+/// `apply_functor`, a user's function on every logit, has its contract in ops/logits_functor.hpp.
+
+#include <cstdint>
 
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/sampler.hpp"
 #include "nanovllm/ops/logit_edits.hpp"
+#include "nanovllm/ops/logits_functor.hpp"
 
 namespace nanovllm::cpu {
 
@@ -38,6 +43,27 @@ inline void run_op(const EditLogitsArgs& args, Context& context) { edit_logits(a
 inline void run_op(const MarkDrawnArgs& args, Context&) { mark_drawn(args); }
 inline void run_op(const TokenLogprobsArgs& args, Context& context) {
   token_logprobs(args, context);
+}
+
+template <LogitsFunctorLike F>
+void apply_functor(const ApplyFunctorArgs<F>& args, const Context& context) {
+  validate(args);
+  const std::int64_t vocab = args.logits.extent(1);
+  context.pool->parallel_for(
+      args.logits.extent(0), 1, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t r = begin; r < end; ++r) {
+          if (args.arguments.data[r] == 0) continue;
+          const FunctorContext row = args.context(r);
+          float* const logits = args.logits.at(r);
+          for (std::int64_t t = 0; t < vocab; ++t)
+            logits[t] = args.functor(logits[t], static_cast<TokenId>(t), row);
+        }
+      });
+}
+
+template <LogitsFunctorLike F>
+void run_op(const ApplyFunctorArgs<F>& args, Context& context) {
+  apply_functor(args, context);
 }
 
 }  // namespace nanovllm::cpu

@@ -12,7 +12,7 @@
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/kv_store.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
-#include "nanovllm/ops/qk_norm_rope_store.hpp"
+#include "nanovllm/ops/project_qkv.hpp"
 #include "nanovllm/ops/rms_norm.hpp"
 #include "nanovllm/ops/rope.hpp"
 #include "nanovllm/ops/silu_mul.hpp"

@@ -1,5 +1,5 @@
 #pragma once
-/// `gather_rows` on CUDA: out[i, :] = x[rows[i], :], bit by bit. Contract: ops/gather_rows.hpp.
+/// `gather_rows` on CUDA: out[i, :] = x[rows[i], :], bit by bit. Contract: ops/embedding.hpp.
 ///
 /// x [n, width] and out [m, width] of any stride; 16 bytes at a time where addresses and strides
 /// are multiples of that, else element by element. `rows` is device memory and is not checked.
@@ -17,7 +17,7 @@
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/ops/gather_rows.hpp"
+#include "nanovllm/ops/embedding.hpp"
 
 namespace nanovllm::cuda {
 

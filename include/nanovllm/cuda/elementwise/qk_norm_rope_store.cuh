@@ -1,6 +1,6 @@
 #pragma once
 /// `qk_norm_rope_store` on CUDA: RMSNorm of each q and k head, RoPE of both in place, and k and v
-/// to the token's slot of the cache. Contract: ops/qk_norm_rope_store.hpp.
+/// to the token's slot of the cache. Contract: ops/project_qkv.hpp.
 ///
 /// q [n, heads, head_dim], k and v [n, kv_heads, head_dim] of any strides, head_dim even and at
 /// most 512; 16 bytes at a time where addresses and strides are multiples of that and head_dim is
@@ -30,7 +30,7 @@
 #include "nanovllm/cuda/tile/kv_rows.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/ops/qk_norm_rope_store.hpp"
+#include "nanovllm/ops/project_qkv.hpp"
 
 namespace nanovllm::cuda {
 

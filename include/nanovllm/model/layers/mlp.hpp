@@ -6,7 +6,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
-#include "nanovllm/ops/compose.hpp"
+#include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 
 namespace nanovllm {

@@ -6,7 +6,6 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/mlp.hpp"
-#include "nanovllm/model/layers/norm_rope.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
