@@ -14,7 +14,7 @@
 #include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
-#include "nanovllm/cuda/linear/dispatch/ops.cuh"
+#include "nanovllm/cuda/linear/dispatch/engine.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/with/batch_invariant/attention/attention.cuh"
 #include "nanovllm/with/batch_invariant/linear/engine.cuh"

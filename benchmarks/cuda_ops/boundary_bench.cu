@@ -29,7 +29,7 @@
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/token_source.hpp"
-#include "nanovllm/cuda/elementwise/unpack_step.cuh"
+#include "nanovllm/cuda/elementwise/step_boundary.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"

@@ -33,7 +33,6 @@
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
-#include "nanovllm/cuda/ptx/named_barrier.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"

@@ -10,7 +10,7 @@
 
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/cuda/architectures.cuh"
-#include "nanovllm/cuda/linear/dispatch/ops.cuh"
+#include "nanovllm/cuda/linear/dispatch/engine.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 
 namespace nanovllm::bench {

@@ -7,7 +7,7 @@
 
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/sampling/logit_edits.cuh"
-#include "nanovllm/cuda/sampling/token_logprobs.cuh"
+#include "nanovllm/cuda/sampling/logprobs.cuh"
 #include "nanovllm/cuda/sampling/token_marks.cuh"
 #include "timing.cuh"
 

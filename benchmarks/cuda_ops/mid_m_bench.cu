@@ -13,7 +13,7 @@
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/hopper/linear/mid_m/mid_m_linear.cuh"
-#include "nanovllm/cuda/linear/dispatch/ops.cuh"
+#include "nanovllm/cuda/linear/dispatch/engine.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 

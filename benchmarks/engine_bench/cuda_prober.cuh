@@ -8,7 +8,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/architectures.cuh"
-#include "nanovllm/cuda/linear/dispatch/ops.cuh"
+#include "nanovllm/cuda/linear/dispatch/engine.cuh"
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"

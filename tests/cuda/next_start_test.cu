@@ -9,7 +9,7 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/spend_time.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
-#include "nanovllm/cuda/elementwise/unpack_step.cuh"
+#include "nanovllm/cuda/elementwise/step_boundary.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 

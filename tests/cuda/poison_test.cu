@@ -13,7 +13,7 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
-#include "nanovllm/cuda/elementwise/publish_results.cuh"
+#include "nanovllm/cuda/elementwise/step_boundary.cuh"
 #include "nanovllm/with/batch_invariant/hopper/linear.cuh"
 
 namespace nanovllm::test {

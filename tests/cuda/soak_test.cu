@@ -17,7 +17,7 @@
 
 #include "cuda/gpu_test.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
-#include "nanovllm/cuda/elementwise/publish_results.cuh"
+#include "nanovllm/cuda/elementwise/step_boundary.cuh"
 #include "nanovllm/cuda/hopper/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/hopper/linear/wide_m/wide_m_linear.cuh"
 #include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"

@@ -287,12 +287,12 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_cuda["cuda/attention/"] = allowed_in_cuda["cuda/attention/"] \
         " cuda/attention/decode/ cuda/attention/varlen/"
 
-    # Kernels for one architecture: they see what those for all have in common, not each other. Only
-    # cuda/architectures.cuh names an architecture.
+    # Kernels for one architecture: they see what those for all have in common and the tables of
+    # theirs, hopper/hopper.hpp, not each other. Only cuda/architectures.cuh names an architecture.
     for (name in architectures) {
       own = "cuda/" name "/"
-      allowed_in_cuda[own "attention/"] = below_families " cuda/attention/varlen/ " own "attention/"
-      allowed_in_cuda[own "linear/"] = below_families " cuda/linear/ " own "linear/"
+      allowed_in_cuda[own "attention/"] = below_families " cuda/attention/varlen/ " own name ".hpp " own "attention/"
+      allowed_in_cuda[own "linear/"] = below_families " cuda/linear/ " own name ".hpp " own "linear/"
       allowed_in_cuda[own] = below_families " cuda/architecture.hpp cuda/linear/ " \
           "cuda/attention/varlen/ " own " " own "attention/ " own "linear/"
       allowed_in_cuda["cuda/"] = allowed_in_cuda["cuda/"] " " own
@@ -391,10 +391,8 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     long_without_reason["nanovllm/with/sessions/session"]
 
     # Kernels that no benchmark runs, nor anything that contains them. One more needs a reason.
-    unmeasured["nanovllm/cuda/elementwise/kv_store.cuh"]
     unmeasured["nanovllm/cuda/elementwise/rope.cuh"]
     unmeasured["nanovllm/cuda/runtime/context.cuh"]
-    unmeasured["nanovllm/cuda/sampling/apply_functor.cuh"]
     unmeasured["nanovllm/with/gpt2/cuda/ops.cuh"]
 
     num_files_there = split(programs " " results, files_there, " ")

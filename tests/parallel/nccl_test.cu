@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "cuda/gpu_test.cuh"
-#include "nanovllm/cuda/elementwise/unpack_step.cuh"
+#include "nanovllm/cuda/elementwise/step_boundary.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/parallel/thread_group.hpp"
 #include "parallel/collective_cases.hpp"

@@ -1,7 +1,6 @@
 #include "nanovllm/cuda/elementwise/embedding.cuh"
 
 #include "cuda/gpu_matrix.cuh"
-#include "nanovllm/cuda/elementwise/gather_rows.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 
 namespace nanovllm::test {

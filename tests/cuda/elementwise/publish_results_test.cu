@@ -1,4 +1,4 @@
-#include "nanovllm/cuda/elementwise/publish_results.cuh"
+#include "nanovllm/cuda/elementwise/step_boundary.cuh"
 
 #include <numeric>
 

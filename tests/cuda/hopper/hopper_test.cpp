@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/cuda/hopper/attention/tuning.hpp"
 
 using namespace nanovllm::cuda;
 

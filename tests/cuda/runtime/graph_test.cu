@@ -11,7 +11,7 @@
 
 #include "cuda/gpu_test.cuh"
 #include "cuda/spend_time.cuh"
-#include "nanovllm/cuda/elementwise/unpack_step.cuh"
+#include "nanovllm/cuda/elementwise/step_boundary.cuh"
 
 namespace nanovllm::test {
 namespace {

@@ -27,7 +27,7 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/head_row.cuh"
-#include "nanovllm/cuda/tile/kv_rows.cuh"
+#include "nanovllm/cuda/tile/kv_slots.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/project_qkv.hpp"

@@ -1,16 +1,16 @@
 #pragma once
 /// Barriers in shared memory that count arrivals and bytes (mbarrier), and the ring of stages that
-/// a producer and its consumers keep with them. Compute capability 9.0.
+/// a producer and its consumers keep with them, compute capability 9.0; and the 16 hardware
+/// barriers of a block.
 ///
 /// A barrier completes a phase once its count of arrivals is in and no byte is outstanding; phases
 /// alternate between parity 0 and 1. Waiting for parity p returns once the phase of parity p is
 /// complete; a new barrier counts as having completed parity 1, so that a producer's first wait for
 /// an empty stage returns at once.
-/// Source: PTX ISA 9.0, "mbarrier".
-
-#include <cuda/ptx>
+/// Source: PTX ISA 9.0, "mbarrier" and "barrier".
 
 #include <cstdint>
+#include <cuda/ptx>
 
 namespace nanovllm::cuda {
 
@@ -69,5 +69,18 @@ struct RingPosition {
     }
   }
 };
+
+/// Waits until `kThreads` threads, whole warps, have come to hardware barrier `id`, waiting or
+/// arriving. Barrier 0 is the one of `__syncthreads`.
+template <int kThreads>
+__device__ __forceinline__ void named_barrier_sync(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
+}
+
+/// Counts towards the `kThreads` without waiting.
+template <int kThreads>
+__device__ __forceinline__ void named_barrier_arrive(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
+}
 
 }  // namespace nanovllm::cuda

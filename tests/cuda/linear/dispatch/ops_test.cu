@@ -1,4 +1,4 @@
-#include "nanovllm/cuda/linear/dispatch/ops.cuh"
+#include "nanovllm/cuda/linear/dispatch/engine.cuh"
 
 #include <cmath>
 #include <cstdint>

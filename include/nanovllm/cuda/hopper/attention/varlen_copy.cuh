@@ -10,7 +10,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
-#include "nanovllm/cuda/hopper/attention/tuning.hpp"
+#include "nanovllm/cuda/hopper/hopper.hpp"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"

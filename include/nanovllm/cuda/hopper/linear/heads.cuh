@@ -25,7 +25,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/cuda/hopper/linear/tuning.hpp"
+#include "nanovllm/cuda/hopper/hopper.hpp"
 #include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/small_m/kernel.cuh"
 #include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"

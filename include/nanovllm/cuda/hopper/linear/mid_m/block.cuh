@@ -1,5 +1,5 @@
 #pragma once
-/// A block of `mid_m/kernel.cuh`: how it is cut, what lies in its shared memory, and what a launch
+/// A block of `mid_m_linear.cuh`: how it is cut, what lies in its shared memory, and what a launch
 /// tells it.
 
 #include <algorithm>

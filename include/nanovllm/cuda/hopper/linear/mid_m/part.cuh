@@ -1,5 +1,5 @@
 #pragma once
-/// One block of the kernel in kernel.cuh: its shared memory, and what each warp does with it.
+/// One block of the kernel in mid_m_linear.cuh: its shared memory, and what each warp does with it.
 /// Longer than 400 lines: all roles of warps share the rings and barriers of one block.
 
 #include <cuda.h>
@@ -14,7 +14,6 @@
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
-#include "nanovllm/cuda/ptx/named_barrier.cuh"
 #include "nanovllm/cuda/ptx/pair.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"

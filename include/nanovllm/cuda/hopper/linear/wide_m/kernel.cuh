@@ -35,12 +35,11 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/hopper/hopper.hpp"
 #include "nanovllm/cuda/hopper/linear/wide_m/output.cuh"
-#include "nanovllm/cuda/hopper/linear/wide_m/tuning.hpp"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
-#include "nanovllm/cuda/ptx/named_barrier.cuh"
 #include "nanovllm/cuda/ptx/pair.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
