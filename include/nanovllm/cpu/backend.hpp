@@ -24,7 +24,6 @@
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
 #include "nanovllm/cpu/system_memory.hpp"
 #include "nanovllm/ops/backend.hpp"
-#include "nanovllm/ops/host_staging.hpp"
 
 namespace nanovllm {
 

@@ -30,7 +30,7 @@
 #include "nanovllm/model/convert.hpp"
 #include "nanovllm/model/parameter.hpp"
 #include "nanovllm/model/stored_matrix.hpp"
-#include "nanovllm/ops/host_staging.hpp"
+#include "nanovllm/ops/backend.hpp"
 
 namespace nanovllm {
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/limits.hpp"
@@ -26,6 +27,21 @@
 #include "nanovllm/ops/weight_format.hpp"
 
 namespace nanovllm {
+
+/// Ordinary memory of one loading thread, which grows as needed. What `acquire` gives may be read
+/// until the `release` after it; its copies are done by then.
+template <class T>
+class HostStaging {
+ public:
+  T* acquire(std::size_t count) {
+    if (memory_.size() < count) memory_.resize(count);
+    return memory_.data();
+  }
+  void release() {}
+
+ private:
+  std::vector<T> memory_;
+};
 
 /// Run-time settings of a backend.
 struct BackendConfig {
