@@ -15,7 +15,6 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/sampling/math.cuh"
-#include "nanovllm/cuda/sampling/plain_part.cuh"
 #include "nanovllm/cuda/sampling/plain_race.cuh"
 #include "nanovllm/cuda/sampling/tuning.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
