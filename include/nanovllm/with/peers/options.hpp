@@ -23,7 +23,7 @@ struct PeerOptions {
   /// Whether the ways of a sum are timed when ranks are joined, or chosen by a rule.
   bool measures = true;
   /// Of two ranks, sums after dense layers, of at least so many bytes and not in graphs, are made
-  /// in two halves, each beside the products of the other (peer/copied_sums.cuh). A rank takes
+  /// in two halves, each beside the products of the other (copied_sums.cuh). A rank takes
   /// twice the bytes of the largest such sum when there is one.
   std::int64_t min_overlapped_bytes = std::int64_t{16} << 20;
 

@@ -137,7 +137,7 @@ class PeerMemory {
     return true;
   }
 
-  // Sums beside other ops, see OverlapsSums and peer/copied_sums.cuh. Not to be captured.
+  // Sums beside other ops, see OverlapsSums and copied_sums.cuh. Not to be captured.
 
   /// Whether sums of such rows are to be made in parts: if there are two ranks, from
   /// `PeerOptions::min_overlapped_bytes` on, and not in graphs.
