@@ -4,9 +4,9 @@
 /// kernel rounds where the parts do; the order of sums is its own.
 ///
 /// Hopper's kernel is that of mid_m_linear.cuh (cuda/hopper/linear/mid_m/), with scales in a ring
-/// beside those of the operands. K is a multiple of 128, and there is a scale for each row and 128 columns
-/// of x and of W: sums of these columns, which keep about 14 bits, are multiplied by both. Gates,
-/// ups and silu of gates are rounded to bf16, as y is.
+/// beside those of the operands. K is a multiple of 128, and there is a scale for each row and 128
+/// columns of x and of W: sums of these columns, which keep about 14 bits, are multiplied by both.
+/// Gates, ups and silu of gates are rounded to bf16, as y is.
 
 #include <algorithm>
 #include <chrono>
