@@ -73,7 +73,7 @@ void pass_on_warnings(const EngineConfig& config);
 template <class ModelConfig>
 [[nodiscard]] ModelConfig divided_model(ModelConfig model, const EngineConfig& config) {
   if constexpr (requires { model.divide(config.extras); }) model.divide(config.extras);
-  config.extras.check_read();
+  config.extras.check();
   return model;
 }
 
@@ -317,10 +317,6 @@ namespace nanovllm {
 
 NANOVLLM_INLINE void throw_no_memory(const char* part, const EngineConfig& config,
                                      const char* reason) {
-  const auto text = [](const KvSize& size) {
-    if (size.kind() == KvSize::Kind::memory_share) return concat("a share of ", size.share());
-    return concat(size.count(), size.kind() == KvSize::Kind::bytes ? " bytes" : " blocks");
-  };
   const auto number = [](const auto& setting) {
     return setting ? std::to_string(*setting) : std::string("unset");
   };
@@ -328,9 +324,9 @@ NANOVLLM_INLINE void throw_no_memory(const char* part, const EngineConfig& confi
                            "). Their sizes depend on max_num_seqs = ", config.max_num_seqs,
                            ", max_num_batched_tokens = ", number(config.max_num_batched_tokens),
                            ", max_model_len = ", number(config.max_model_len),
-                           ", kv_size = ", config.kv_size ? text(*config.kv_size) : "unset",
-                           ", host_kv_size = ", text(config.host_kv_size),
-                           ", tensor_parallel = ", config.tensor_parallel));
+                           ", kv_size = ", config.kv_size ? to_text(*config.kv_size) : "unset",
+                           ", host_kv_size = ", to_text(config.host_kv_size),
+                           ", tensor_parallel = ", config.tensor_parallel, config.extras.sizes()));
 }
 
 NANOVLLM_INLINE void pass_on_warnings(const EngineConfig& config) {

@@ -3,6 +3,7 @@
 /// arithmetic from one to the other.
 
 #include <cstdint>
+#include <string>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/separate.hpp"
@@ -64,6 +65,9 @@ class KvSize {
   double share_;
 };
 
+/// "8 blocks", "99 bytes", "a share of 0.5".
+[[nodiscard]] std::string to_text(const KvSize& size);
+
 /// Blocks in a pool of `size`. A pure function: `available_bytes` is what the device has free now,
 /// and is read for `KvSize::memory_share` only.
 ///
@@ -82,11 +86,15 @@ class KvSize {
 
 #include <algorithm>
 #include <limits>
-#include <string>
 
 #include "nanovllm/core/math.hpp"
 
 namespace nanovllm {
+
+NANOVLLM_INLINE std::string to_text(const KvSize& size) {
+  if (size.kind() == KvSize::Kind::memory_share) return concat("a share of ", size.share());
+  return concat(size.count(), size.kind() == KvSize::Kind::bytes ? " bytes" : " blocks");
+}
 
 NANOVLLM_INLINE std::int32_t num_kv_blocks(const KvSize& size, const KvShape& shape,
                                            std::int64_t available_bytes, std::int64_t min_tokens,

@@ -14,6 +14,8 @@
 
 namespace nanovllm {
 
+class Extras;
+
 /// Owns sequences that are in no queue (`SequenceStatus::parked`) and keep their blocks, so that
 /// others may continue them. A scheduler tells its owners what happens to those others, and asks
 /// for blocks where it has none left.
@@ -27,6 +29,9 @@ class BlockOwner {
   [[nodiscard]] virtual std::span<Sequence* const> sequences() const = 0;
   /// Different blocks that they have.
   [[nodiscard]] virtual std::int32_t num_blocks() const = 0;
+
+  /// Sets its own statistics in those of the engine.
+  virtual void add_statistics(Extras& /*to*/) const noexcept {}
 
   /// A new sequence continues `s`, which may be one of the owner's.
   virtual void touch(const Sequence* s) noexcept = 0;

@@ -63,7 +63,10 @@ void count_queues(EngineStats& stats, const Scheduler& scheduler) noexcept {
   stats.num_kv_blocks = blocks.num_blocks();
   stats.num_free_kv_blocks = blocks.num_free();
   stats.num_session_blocks = 0;
-  for (const auto& owner : scheduler.owners()) stats.num_session_blocks += owner->num_blocks();
+  for (const auto& owner : scheduler.owners()) {
+    stats.num_session_blocks += owner->num_blocks();
+    owner->add_statistics(stats.extras);
+  }
 }
 
 }  // namespace nanovllm

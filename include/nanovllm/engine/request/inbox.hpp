@@ -39,7 +39,8 @@ class Inbox {
   /// otherwise, the engine has work.
   void take(Content& content);
 
-  /// The engine's counters as they are now, all at once.
+  /// The engine's counters as they are now, all at once. Of `stats.extras`, what is there for the
+  /// first time needs memory: without it, those of the last call stay.
   /// @param has_work  whether another step would find anything to do.
   void publish(const EngineStats& stats, bool has_work) noexcept;
 
@@ -84,6 +85,7 @@ class Inbox {
 
 #if NANOVLLM_BODIES
 
+#include <new>
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
@@ -125,8 +127,11 @@ NANOVLLM_INLINE void Inbox::take(Content& content) {
 
 NANOVLLM_INLINE void Inbox::publish(const EngineStats& stats, bool has_work) noexcept {
   const std::lock_guard lock(mutex_);
-  stats_ = stats;
   has_work_ = has_work;
+  try {
+    stats_ = stats;  // the extras last
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 NANOVLLM_INLINE EngineStats Inbox::stats() const {
