@@ -6,6 +6,7 @@
 #include <nanovllm/engine/request/progress.hpp>
 #include <nanovllm/with/moe/expert_parallel.hpp>
 #include <nanovllm/with/peers/options.hpp>
+#include <nanovllm/with/tiers/options.hpp>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -106,9 +107,9 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
   EngineConfig config{
       .model = options.model,
       .tensor_parallel = options.tensor_parallel,
-      .extras = {ExpertParallel{options.expert_parallel, options.expert_tensor_parallel}},
+      .extras = {ExpertParallel{options.expert_parallel, options.expert_tensor_parallel},
+                 HostKv{KvSize::blocks(options.host_kv_blocks)}},
       .max_num_seqs = options.max_num_seqs,
-      .host_kv_size = KvSize::blocks(options.host_kv_blocks),
       .processes = std::move(processes),
       .on_load = load_progress_line(),
       .on_warning = warning_lines()};
@@ -118,12 +119,12 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
     config.max_num_batched_tokens = options.max_num_batched_tokens;
   if (options.max_model_len != 0) config.max_model_len = options.max_model_len;
   if (options.kv_blocks != 0) config.kv_size = KvSize::blocks(options.kv_blocks);
-  if (!options.disk_kv_path.empty()) config.disk_kv_path = options.disk_kv_path;
   if (!options.chat_template.empty())
     config.chat_template = ChatTemplate::from_argument(options.chat_template);
   constexpr double kMostGib = 1e9;  // what an integer of bytes holds
-  config.disk_kv_bytes =
-      static_cast<std::uint64_t>(std::min(options.disk_kv_gib, kMostGib) * (1 << 30));
+  auto& disk = config.extras.edit<DiskKv>();
+  if (!options.disk_kv_path.empty()) disk.path = options.disk_kv_path;
+  disk.max_bytes = static_cast<std::uint64_t>(std::min(options.disk_kv_gib, kMostGib) * (1 << 30));
   return config;
 }
 

@@ -57,9 +57,9 @@ class Ladder {
         seconds[1] = ask(engine, prefix);
         nv::save_cache(engine, options_.directory);
         for (int other = 0; other < 3; ++other) ask(engine, text(options_.prefix_tokens));
-        const std::int64_t before = engine.stats().num_host_hit_tokens;
+        const std::int64_t before = num_host_hits(engine);
         seconds[2] = ask(engine, prefix);
-        nv::check(engine.stats().num_host_hit_tokens - before >= options_.prefix_tokens / 2,
+        nv::check(num_host_hits(engine) - before >= options_.prefix_tokens / 2,
                   "ladder: the prefix was not found in host memory");
       }
       seconds[3] = ask_from_disk(prefix);
@@ -83,15 +83,20 @@ class Ladder {
   using Clock = std::chrono::steady_clock;
 
   Engine make(bool has_disk = false) {
-    nv::EngineConfig config{.num_threads = engine_bench::unless_zero(options_.num_threads),
+    nv::EngineConfig config{.extras = {nv::HostKv{nv::KvSize::blocks(2 * blocks_)}},
+                            .num_threads = engine_bench::unless_zero(options_.num_threads),
                             .max_num_seqs = 64,
                             .max_model_len = options_.prefix_tokens + options_.own_tokens + 8,
                             .kv_size = nv::KvSize::blocks(blocks_),
-                            .host_kv_size = nv::KvSize::blocks(2 * blocks_),
                             .seed = 0};
-    if (has_disk) config.disk_kv_path = options_.directory / "tier";
-    config.disk_kv_min_tokens = 1;
+    nv::DiskKv disk{.min_tokens = 1};
+    if (has_disk) disk.path = options_.directory / "tier";
+    config.extras.set(disk);
     return Engine(model_, nv::RandomWeights{}, std::move(config));
+  }
+
+  static std::int64_t num_host_hits(const Engine& engine) {
+    return engine.stats().template of<nv::HostKvStats>().num_hit_tokens;
   }
 
   /// One engine writes the files, and another, whose tiers in memory have nothing of it, reads
@@ -101,8 +106,8 @@ class Ladder {
       Engine engine = make(true);
       ask(engine, prefix);
       for (int other = 0; other < 3; ++other) ask(engine, text(options_.prefix_tokens));
-      nv::EngineStats stats = engine.stats();
-      for (; stats.num_free_host_kv_blocks < stats.num_host_kv_blocks; stats = engine.stats()) {
+      const auto host = [&] { return engine.stats().template of<nv::HostKvStats>(); };
+      for (nv::HostKvStats s = host(); s.num_free_blocks < s.num_blocks; s = host()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));  // while the disk keeps up
         engine.step();
       }
@@ -110,8 +115,9 @@ class Ladder {
     Engine engine = make(true);
     ask(engine, text(options_.prefix_tokens));
     const double seconds = ask(engine, prefix);
-    nv::check(engine.stats().num_disk_hit_tokens >= options_.prefix_tokens / 2,
-              "ladder: the prefix was not found on disk");
+    nv::check(
+        engine.stats().template of<nv::DiskKvStats>().num_hit_tokens >= options_.prefix_tokens / 2,
+        "ladder: the prefix was not found on disk");
     return seconds;
   }
 

@@ -152,7 +152,8 @@ class Server {
     const nv::EngineStats after = engine_.stats();
     result_.num_queried_tokens = after.num_queried_tokens - before.num_queried_tokens;
     result_.num_hit_tokens = after.num_hit_tokens - before.num_hit_tokens;
-    result_.num_host_hit_tokens = after.num_host_hit_tokens - before.num_host_hit_tokens;
+    result_.num_host_hit_tokens =
+        after.of<nv::HostKvStats>().num_hit_tokens - before.of<nv::HostKvStats>().num_hit_tokens;
     result_.num_preemptions = after.num_preemptions - before.num_preemptions;
     result_.num_steps = after.num_steps - before.num_steps;
     result_.host_seconds = after.host_seconds - before.host_seconds;

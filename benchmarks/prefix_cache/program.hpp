@@ -167,12 +167,12 @@ std::pair<RunResult, std::string> run(const Options& o, const nv::Qwen3Config& m
   using Cache = typename Policy::template PrefixCache<Policy::kv.block_size>;
   const nv::EngineConfig config{
       .model = o.model,
+      .extras = {nv::HostKv{nv::KvSize::blocks(c.num_host_blocks)}},
       .num_threads = engine_bench::unless_zero(o.num_threads),
       .max_num_seqs = o.max_num_seqs,
       .max_num_batched_tokens = engine_bench::unless_zero(o.max_num_batched_tokens),
       .max_model_len = longest_sequence(workload) + 1,
       .kv_size = nv::KvSize::blocks(c.num_blocks),
-      .host_kv_size = nv::KvSize::blocks(c.num_host_blocks),
       .seed = 0};
   Engine engine = o.random_weights ? Engine(model, nv::RandomWeights{}, config) : Engine(config);
   RunResult result = Server<Engine>(engine, workload, o.num_samples).run(Cache::num_evictions);

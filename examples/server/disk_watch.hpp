@@ -16,7 +16,7 @@ class DiskWatch {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::minutes kPause{1};
 
-  /// @param num_failures  EngineStats::num_disk_failures, so far.
+  /// @param num_failures  DiskKvStats::num_failures, so far.
   [[nodiscard]] std::optional<std::string> look(std::int64_t num_failures,
                                                 Clock::time_point now = Clock::now()) {
     if (num_failures == num_told_ || (last_ && now < *last_ + kPause)) return {};

@@ -8,6 +8,7 @@
 #include <nanovllm/chat/lazy_chat_template.hpp>
 #include <nanovllm/engine/any_engine.hpp>
 #include <nanovllm/engine/request/frontend.hpp>
+#include <nanovllm/with/tiers/options.hpp>
 
 #include <malloc.h>
 #include <pthread.h>
@@ -87,7 +88,8 @@ inline void watch_engine(AnyEngine& engine, const std::stop_token& stop, Log& lo
   DiskWatch disk;
   for (auto pause = kFirstPause; !stop.stop_requested();) {
     never.wait_for(lock, stop, pause, [] { return false; });
-    if (const auto line = disk.look(engine.stats().num_disk_failures)) log.write("disk: " + *line);
+    const auto num_failures = engine.stats().of<DiskKvStats>().num_failures;
+    if (const auto line = disk.look(num_failures)) log.write("disk: " + *line);
     const Health health = engine.health();
     if (health.state == Health::State::ok && !health.is_unproven) pause = kFirstPause;
     if (health.state != Health::State::failed || stop.stop_requested()) continue;

@@ -12,6 +12,8 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "nanovllm/with/moe/expert_parallel.hpp"
+#include "nanovllm/with/sessions/options.hpp"
+#include "nanovllm/with/tiers/options.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
@@ -55,23 +57,22 @@ std::vector<Setting> settings(const std::filesystem::path& directory) {
       {"kv_size", [](auto& c, auto n) { c.kv_size = KvSize::bytes(n); }},
       {"kv_size",
        [](auto& c, auto n) { c.kv_size = KvSize::memory_share(static_cast<double>(n)); }},
-      {"host_kv_size", [](auto& c, auto n) { c.host_kv_size = KvSize::blocks(n); }},
-      {"host_kv_size", [](auto& c, auto n) { c.host_kv_size = KvSize::bytes(n); }},
-      {"disk_kv_bytes",
+      {"HostKv::size", [](auto& c, auto n) { c.extras.set(HostKv{KvSize::blocks(n)}); }},
+      {"HostKv::size", [](auto& c, auto n) { c.extras.set(HostKv{KvSize::bytes(n)}); }},
+      {"DiskKv::max_bytes",
        [directory](auto& c, auto n) {
-         c.host_kv_size = KvSize::blocks(4);
-         c.disk_kv_path = directory;
-         c.disk_kv_bytes = cut<std::uint64_t>(n);
+         c.extras.set(HostKv{KvSize::blocks(4)});
+         c.extras.set(DiskKv{.path = directory, .max_bytes = cut<std::uint64_t>(n)});
        }},
-      {"disk_kv_min_tokens",
+      {"DiskKv::min_tokens",
        [directory](auto& c, auto n) {
-         c.host_kv_size = KvSize::blocks(4);
-         c.disk_kv_path = directory;
-         c.disk_kv_min_tokens = cut<int>(n);
+         c.extras.set(HostKv{KvSize::blocks(4)});
+         c.extras.set(DiskKv{.path = directory, .min_tokens = cut<int>(n)});
        }},
       {"prefix_wait_tokens", [](auto& c, auto n) { c.prefix_wait_tokens = cut<int>(n); }},
       {"share_reads_from", [](auto& c, auto n) { c.share_reads_from = n; }},
-      {"session_blocks", [](auto& c, auto n) { c.session_blocks = cut<std::int32_t>(n); }},
+      {"SessionOptions::max_blocks",
+       [](auto& c, auto n) { c.extras.set(SessionOptions{cut<std::int32_t>(n)}); }},
       {"step_timeout",
        [](auto& c, auto n) {
          c.step_timeout = std::chrono::duration<double>(static_cast<double>(n));
@@ -130,8 +131,8 @@ TEST_CASE("what does not fit into memory is named with its bytes and those that 
   CHECK_THAT(
       kv, Contains("kv_size: ") && Contains(" bytes were asked for") && Contains(" are available"));
   const std::string host =
-      error_of([](auto& c) { c.host_kv_size = KvSize::bytes(std::int64_t{1} << 45); });
-  CHECK_THAT(host, Contains("host_kv_size: ") && Contains(" bytes are available for both"));
+      error_of([](auto& c) { c.extras.set(HostKv{KvSize::bytes(std::int64_t{1} << 45)}); });
+  CHECK_THAT(host, Contains("HostKv::size: ") && Contains(" bytes are available for both"));
   const std::string seqs = error_of([](auto& c) { c.max_num_seqs = 2'000'000'000; });
   CHECK_THAT(seqs,
              Contains("max_num_seqs = 2000000000: the logits of a step take 2456000000000 ") &&

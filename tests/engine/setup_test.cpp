@@ -12,7 +12,7 @@ using namespace nanovllm;
 
 namespace {
 
-/// Has memory, and remembers what it was asked to make of it.
+/// Has memory.
 class FakeRunner : public StepRunner, public PoolContents {
  public:
   [[nodiscard]] KvShape kv_shape() const override {
@@ -23,10 +23,7 @@ class FakeRunner : public StepRunner, public PoolContents {
             .element_bytes = 4};  // 1,024 bytes a block
   }
   [[nodiscard]] std::size_t available_memory() override { return 100 * 1024; }
-  void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks) override {
-    blocks = num_blocks;
-    host_blocks = num_host_blocks;
-  }
+  void allocate_kv(std::int32_t, std::int32_t) override {}
   void launch(const StepInputs&) override {}
   StepResults wait() override { return {}; }
   [[nodiscard]] int num_under_way() const override { return 0; }
@@ -41,19 +38,18 @@ class FakeRunner : public StepRunner, public PoolContents {
   [[nodiscard]] int num_ranks() const override { return 1; }
   [[nodiscard]] std::string describe_backend() const override { return "fake"; }
   [[nodiscard]] std::string executor_name() const override { return "none"; }
-
-  std::int32_t blocks = -1, host_blocks = -1;
 };
 
-/// The blocks that the runner of an engine with these settings is asked for.
-std::int32_t allocated(std::optional<KvSize> size, std::int32_t num_host_blocks = 0) {
+/// The blocks that an engine with these settings asks for.
+std::int32_t allocated(std::optional<KvSize> size) {
   FakeRunner runner;
   EngineConfig config;
   config.kv_size = size;
   config.max_num_seqs = 4;
-  const std::int32_t num_blocks = allocate_kv(runner, 0.5, config, 160, num_host_blocks);
-  CHECK((num_blocks == runner.blocks && num_host_blocks == runner.host_blocks));
-  return num_blocks;
+  const PoolPlan pool = plan_pool(runner, 0.5, config, 160);
+  CHECK((pool.available_bytes == 100 * 1024 && !pool.is_on_device));
+  CHECK(pool.shape.block_bytes() == 1024);
+  return pool.num_blocks;
 }
 
 }  // namespace
@@ -75,20 +71,15 @@ TEST_CASE("more threads than any machine has are a config error before one start
 
 TEST_CASE("the KV pools are as large as the settings say", "[setup]") {
   CHECK(allocated(KvSize::blocks(7)) == 7);
-  CHECK(allocated(KvSize::blocks(7), 5) == 7);
   CHECK(allocated(std::nullopt) == 40);  // 4 sequences of 160 tokens
   CHECK(allocated(KvSize::memory_share(0.25)) == 25);
 }
 
 TEST_CASE("pools that the memory has no room for are refused with their bytes", "[setup]") {
   CHECK(allocated(KvSize::blocks(100)) == 100);
-  CHECK(allocated(KvSize::blocks(60), 40) == 60);
   CHECK_THROWS_WITH(allocated(KvSize::blocks(101)),
                     "kv_size: 101 blocks of 1024 bytes were asked for, 103424 bytes, but 102400 "
                     "are available");
-  CHECK_THROWS_WITH(allocated(KvSize::blocks(60), 41),
-                    "host_kv_size: 41 blocks of 1024 bytes were asked for, and kv_size has 60; "
-                    "102400 bytes are available for both");
   CHECK_THROWS_AS(allocated(KvSize::bytes(std::int64_t{1} << 62)), ConfigError);
 }
 

@@ -240,7 +240,7 @@ struct Half {
   using Blocks = BlockManager<kBlockSize, Cache>;
   static constexpr bool kHasHostPool = false;
   static void validate(const EngineConfig&) {}
-  static std::int32_t num_host_blocks(const EngineConfig&, const KvShape&) { return 0; }
+  static std::int32_t num_outside(const EngineConfig&, const PoolPlan&) { return 0; }
 };
 struct Wrong : DefaultPolicy {
   using Tiers = Half;

@@ -10,6 +10,4 @@ TEST_CASE("batch limits are validated", "[batch_config]") {
   REQUIRE_THROWS_AS(validate(BatchConfig{.max_num_seqs = 0}), ConfigError);
   REQUIRE_THROWS_WITH(validate(BatchConfig{.max_num_seqs = 8, .max_num_batched_tokens = 7}),
                       "max_num_batched_tokens must be >= max_num_seqs = 8, got 7");
-  REQUIRE_THROWS_WITH(validate(BatchConfig{.max_held_blocks = -1}),
-                      "max_held_blocks must be >= 0, got -1");
 }

@@ -195,9 +195,9 @@ TEST_CASE("beams that have drawn make room when nothing else can run", "[beams]"
 
 TEST_CASE("where beams wait for places, not for blocks, what is held stays", "[beams][held]") {
   const bool has_place = GENERATE(false, true);  // for a second beam, but no block
-  Simulated<Uncached> engine(
-      {.max_num_seqs = has_place ? 2 : 1, .max_num_batched_tokens = 100, .max_held_blocks = 5},
-      has_place ? 9 : 20);
+  Simulated<Uncached> engine({.max_num_seqs = has_place ? 2 : 1, .max_num_batched_tokens = 100},
+                             has_place ? 9 : 20);
+  held_in(engine.scheduler, {.max_blocks = 5});
   Sequence held;
   held_in(engine.scheduler).add(held);
   engine.add(iota(15, 100), 2);
@@ -278,7 +278,9 @@ class BeamTraffic {
                                         num_blocks_, prefix_caching, num_host_blocks_)),
         device_(num_blocks_, num_host_blocks_),
         depth_(depth),
-        coverage_(coverage) {}
+        coverage_(coverage) {
+    if (kSwaps) held_in(scheduler_, {.max_blocks = below(num_blocks_ + 1)});
+  }
 
   void run(int num_steps) {
     for (int i = 0; kSwaps && i < 4; ++i) {
@@ -318,8 +320,7 @@ class BeamTraffic {
     const int max_num_seqs = 1 + below(12);
     return {.max_num_seqs = max_num_seqs,
             .max_num_batched_tokens = max_num_seqs + below(2) * below(60),
-            .prefix_wait_tokens = below(2) * (1 + below(8)),
-            .max_held_blocks = kSwaps ? std::optional(below(num_blocks_ + 1)) : std::nullopt};
+            .prefix_wait_tokens = below(2) * (1 + below(8))};
   }
 
   std::vector<TokenId> random_prompt() {

@@ -14,8 +14,10 @@
 
 #include "catch.hpp"
 #include "nanovllm/engine/engine_inside.hpp"
+#include "nanovllm/engine/extras.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 #include "nanovllm/with/sessions/held_sequences.hpp"
+#include "nanovllm/with/sessions/options.hpp"
 #include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 namespace simulator {
@@ -34,9 +36,12 @@ TierStats tiers_of(const Blocks& blocks) {
   return {};
 }
 
+/// @param options  count in the first call.
 template <class Policy, class Blocks, class Preemption>
-HeldSequences& held_in(Scheduler<Policy, Blocks, Preemption>& scheduler) {
-  SchedulerInsideOf<Scheduler<Policy, Blocks, Preemption>> inside(scheduler);
+HeldSequences& held_in(Scheduler<Policy, Blocks, Preemption>& scheduler,
+                       const SessionOptions& options = {}) {
+  const Extras extras{options};
+  SchedulerInsideOf<Scheduler<Policy, Blocks, Preemption>> inside(scheduler, extras);
   return nanovllm::held_in(inside);
 }
 

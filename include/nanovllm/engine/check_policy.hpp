@@ -210,12 +210,12 @@ consteval bool check_policy_slots() {
   } else if constexpr (!detail::HasBlocks<P>) {
     static_assert(kFits<typename P::Tiers>,
                   "nanovllm: the policy's Tiers must have kHasHostPool, validate(config), "
-                  "num_host_blocks(config, shape), make_blocks, observer and the block manager "
+                  "num_outside(config, pool), make_blocks, observer and the block manager "
                   "Blocks<block_size, Cache>; see engine/tiers/no_tiers.hpp and docs/policies.md");
   } else if constexpr (!detail::MakesBlocks<typename P::Tiers, BlocksOf<P>>) {
     static_assert(kFits<typename P::Tiers>,
                   "nanovllm: the policy's Tiers must have make_blocks<Blocks>(num_blocks, "
-                  "num_host_blocks, enable_prefix_caching), which returns Blocks, and "
+                  "num_outside, enable_prefix_caching), which returns Blocks, and "
                   "observer<Blocks>(setup, identity), which returns an ObserverMaker<Blocks>; see "
                   "engine/tiers/no_tiers.hpp and docs/policies.md");
   } else if constexpr (!detail::Schedules<typename P::Scheduling, BlocksOf<P>>) {

@@ -20,6 +20,7 @@
 #include "nanovllm/engine/describe_policy.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/engine_inside.hpp"
+#include "nanovllm/engine/extras.hpp"
 #include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/request/batch_generate.hpp"
 #include "nanovllm/engine/request/event_queue.hpp"
@@ -68,8 +69,8 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
   [[nodiscard]] std::shared_ptr<EngineInside> make_inside() {
     return inside_.get([this] {
       return std::make_shared<EngineInsideOf<Core>>(
-          *core_, *frontend_, inbox_, kv_identity<Policy>(model_, core_->runner(), weights_),
-          [this] { step(); });
+          *core_, extras_, *frontend_, inbox_,
+          kv_identity<Policy>(model_, core_->runner(), weights_), [this] { step(); });
     });
   }
 
@@ -111,6 +112,7 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
   using Core = EngineCore<typename Policy::Scheduling, Blocks, typename Policy::Preemption>;
 
   Config model_;
+  const Extras extras_;
   WeightsHash weights_;
   std::shared_ptr<const Pooler> label_head_;
   GenerateCallback on_generate_;
@@ -124,7 +126,9 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
 template <class Model, class Policy>
 EngineBody<Model, Policy>::EngineBody(Config model, std::optional<RandomWeights> weights,
                                       EngineConfig&& config)
-    : model_(divided_model(std::move(model), config)), on_generate_(config.on_generate) {
+    : model_(divided_model<typename Policy::Tiers>(std::move(model), config)),
+      extras_(config.extras),
+      on_generate_(config.on_generate) {
   auto parts = make_parts<Model, Policy, Blocks>(model_, weights, config);
   needing_memory("the queues", config, [&] {
     core_.emplace(std::move(parts.runner), parts.core, std::move(parts.blocks), parts.observer,

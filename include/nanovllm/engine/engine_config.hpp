@@ -36,21 +36,7 @@ struct EngineConfig {
   std::optional<int> max_num_batched_tokens{};
   std::optional<std::int64_t> max_model_len{};  ///< most tokens of a sequence; unset: the model's
   std::optional<KvSize> kv_size{};  ///< unset: for max_num_seqs, within the backend's share
-  /// Blocks in host memory, page-locked if there is a device: a number of blocks, or of bytes of
-  /// each rank. Blocks that the prefix cache evicts are copied there, and found there. A policy
-  /// with `SwapPreemption` copies preempted sequences there instead of computing them again; they
-  /// take precedence over cached blocks. More than 0 need `Tiers = HostTier` in the policy.
-  KvSize host_kv_size = KvSize::blocks(0);
-  /// A directory for blocks of the prefix cache, one file each, which later engines of the same
-  /// model, policy and settings find, also in other processes: a tier below `host_kv_size`, which
-  /// must not be 0. It is created if needed, and may be shared. A user who can write to it can
-  /// change what is generated. Needs `Tiers = DiskTier` in the policy, as do the next two.
-  std::optional<std::filesystem::path> disk_kv_path{};
-  std::uint64_t disk_kv_bytes = std::uint64_t{16} << 30;  ///< most bytes of all its files
-  /// A request waits for blocks on disk if they hold at least this many tokens more of its prompt
-  /// than memory does. That many tokens should take longer to compute than to read.
-  int disk_kv_min_tokens = 256;
-  bool prefix_caching = true;  ///< false turns it off if the policy has it on
+  bool prefix_caching = true;       ///< false turns it off if the policy has it on
   /// A request is not admitted while an earlier one computes at least this many tokens of their
   /// common prefix that the prefix cache does not have; 0: it never waits. Waiting costs a step or
   /// two, so computing the tokens should take longer than a step with few tokens.
@@ -61,9 +47,6 @@ struct EngineConfig {
   /// same except for the order of sums. Unset: never. Nor while several engines of the process
   /// have several ranks on GPUs.
   std::optional<std::int64_t> share_reads_from = 32'768;
-  /// Blocks of the KV pool that sessions may hold, all together; unset: half of them. They are
-  /// taken back for requests that could not run otherwise.
-  std::optional<std::int32_t> session_blocks{};
   std::optional<bool> overlap{};  ///< plan a step while another is computed; unset: on devices
   /// Tensor-parallel ranks in separate processes, e.g. `ProcessGroup::world()` of nanovllm/mpi.hpp;
   /// unset: threads of this process. Needs `Ranks = ProcessRanks` in the policy.
@@ -98,25 +81,13 @@ struct EngineStats {
   std::int64_t num_running = 0;
   std::int64_t num_finished = 0;
   std::int64_t num_preemptions = 0;
-  std::int64_t num_swapped_out = 0;  ///< of them, copied to host memory
-  std::int64_t num_swapped_in = 0;   ///< copied back, and not computed again
-  std::int64_t num_swap_drops = 0;   ///< not copied back: ended, or of no use; others are there yet
-  std::int64_t num_swap_fallbacks = 0;   ///< not copied: no room, or the step was undone
-  std::int64_t num_prefill_tokens = 0;   ///< computed in prompt chunks
-  std::int64_t num_decode_tokens = 0;    ///< computed one at a time
-  std::int64_t num_sampled_tokens = 0;   ///< generated
-  std::int64_t num_queried_tokens = 0;   ///< looked up in the prefix cache
-  std::int64_t num_hit_tokens = 0;       ///< of them, found
-  std::int64_t num_host_hit_tokens = 0;  ///< of these, in host memory
-  std::int64_t num_disk_hit_tokens = 0;  ///< of these, read from disk for the request
-  std::int64_t num_disk_blocks = 0;      ///< files in EngineConfig::disk_kv_path
-  std::int64_t num_disk_writes = 0;      ///< blocks that were written
-  std::int64_t num_disk_failures = 0;    ///< files not written, or not as they should be
+  std::int64_t num_prefill_tokens = 0;  ///< computed in prompt chunks
+  std::int64_t num_decode_tokens = 0;   ///< computed one at a time
+  std::int64_t num_sampled_tokens = 0;  ///< generated
+  std::int64_t num_queried_tokens = 0;  ///< looked up in the prefix cache
+  std::int64_t num_hit_tokens = 0;      ///< of them, found
   std::int64_t num_kv_blocks = 0;
   std::int64_t num_free_kv_blocks = 0;
-  std::int64_t num_session_blocks = 0;  ///< of those that are not free, held by sessions
-  std::int64_t num_host_kv_blocks = 0;
-  std::int64_t num_free_host_kv_blocks = 0;
   double prefill_seconds = 0;  ///< waiting for the results of steps, the prompt chunks' share
   double decode_seconds = 0;   ///< and that of the decodes
   double host_seconds = 0;     ///< the rest of the time in `step`: planning, delivering, callbacks

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/extras.hpp"
 #include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/kv/cached_block.hpp"
@@ -32,8 +33,8 @@ class SchedulerInside {
   [[nodiscard]] virtual BlockOwners& owners() = 0;
   /// For a new owner. Must not outlive the engine.
   [[nodiscard]] virtual std::unique_ptr<BlockPool> pool() = 0;
-  /// BatchConfig::max_held_blocks.
-  [[nodiscard]] virtual std::optional<std::int32_t> max_held_blocks() const = 0;
+  /// EngineConfig::extras.
+  [[nodiscard]] virtual const Extras& extras() const = 0;
 
   // The prefix cache.
   [[nodiscard]] virtual bool keeps_prefixes() const = 0;
@@ -75,16 +76,16 @@ struct EngineInside {
 template <class Scheduler>
 class SchedulerInsideOf final : public SchedulerInside {
  public:
-  explicit SchedulerInsideOf(Scheduler& scheduler) : scheduler_(scheduler) {}
+  /// Both must outlive this.
+  SchedulerInsideOf(Scheduler& scheduler, const Extras& extras)
+      : scheduler_(scheduler), extras_(extras) {}
 
   [[nodiscard]] BlockOwners& owners() override { return scheduler_.owners(); }
   [[nodiscard]] std::unique_ptr<BlockPool> pool() override {
     using Blocks = std::remove_reference_t<decltype(scheduler_.blocks())>;
     return std::make_unique<BlockPoolOf<Blocks>>(scheduler_.blocks());
   }
-  [[nodiscard]] std::optional<std::int32_t> max_held_blocks() const override {
-    return scheduler_.config().max_held_blocks;
-  }
+  [[nodiscard]] const Extras& extras() const override { return extras_; }
 
   [[nodiscard]] bool keeps_prefixes() const override {
     return scheduler_.blocks().keeps_prefixes();
@@ -102,6 +103,7 @@ class SchedulerInsideOf final : public SchedulerInside {
 
  private:
   Scheduler& scheduler_;
+  const Extras& extras_;
 };
 
 /// `EngineInside` of an engine with this `Core`.
@@ -109,10 +111,11 @@ template <class Core>
 class EngineInsideOf final : public EngineInside {
  public:
   /// Everything must outlive this.
-  EngineInsideOf(Core& core, Frontend& text, Inbox& requests, KvIdentity of,
+  EngineInsideOf(Core& core, const Extras& extras, Frontend& text, Inbox& requests, KvIdentity of,
                  std::function<void()> step)
       : EngineInside(text, requests, core.runner(), std::move(of)),
         core_(core),
+        extras_(extras),
         step_(std::move(step)) {}
 
   void step() override { step_(); }
@@ -125,12 +128,13 @@ class EngineInsideOf final : public EngineInside {
 
  private:
   template <class Scheduler>
-  static void call(const Use& use, Scheduler& scheduler) {
-    SchedulerInsideOf<Scheduler> inside(scheduler);
+  void call(const Use& use, Scheduler& scheduler) {
+    SchedulerInsideOf<Scheduler> inside(scheduler, extras_);
     use(inside);
   }
 
   Core& core_;
+  const Extras& extras_;
   std::function<void()> step_;
 };
 

@@ -18,6 +18,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/compiled.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
@@ -69,11 +70,12 @@ void pass_on_warnings(const EngineConfig& config);
 [[nodiscard]] BatchConfig choose_batch_config(const EngineConfig& config, int default_tokens);
 
 /// `model` as the ranks of an engine divide it: a config may have `divide(extras)`, which reads
-/// settings of its own. Throws ConfigError for those that nothing reads.
-template <class ModelConfig>
+/// settings of its own. Throws ConfigError for those that neither this nor `Tiers` reads.
+template <class Tiers, class ModelConfig>
 [[nodiscard]] ModelConfig divided_model(ModelConfig model, const EngineConfig& config) {
   if constexpr (requires { model.divide(config.extras); }) model.divide(config.extras);
-  config.extras.check();
+  Tiers::validate(config);
+  config.extras.check(std::string(type_name<Tiers>()));
   return model;
 }
 
@@ -180,12 +182,11 @@ using RunnerMakerOf = std::conditional_t<
     CompiledRunnerMaker<CompiledModel<Model, detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>,
                         detail::CompiledTwinOf<Model, RunnerPolicyOf<Policy>>>>;
 
-/// Makes the KV pools, which come after everything else has its memory, and returns the blocks of
-/// the one that steps compute in: those of `config.kv_size`, or as many as max_num_seqs sequences
-/// of full length need, within `share` of the memory.
-/// @param num_host_blocks  of the one in host memory.
-[[nodiscard]] std::int32_t allocate_kv(StepRunner& runner, double share, const EngineConfig& config,
-                                       std::int64_t max_model_len, std::int32_t num_host_blocks);
+/// The KV pool that steps compute in, which comes after everything else has its memory: of the
+/// blocks of `config.kv_size`, or of as many as max_num_seqs sequences of full length need, within
+/// `share` of the memory. Throws ConfigError for more than there is.
+[[nodiscard]] PoolPlan plan_pool(StepRunner& runner, double share, const EngineConfig& config,
+                                 std::int64_t max_model_len);
 
 /// What admission needs to know of an engine of this `Policy`.
 /// @param capacity_tokens  that the KV pool holds, and one more.
@@ -250,7 +251,6 @@ template <class Model, class Policy, class Blocks>
                                              const std::optional<RandomWeights>& weights,
                                              const EngineConfig& config) {
   using Tiers = typename Policy::Tiers;
-  Tiers::validate(config);
   const std::int64_t max_model_len = choose_max_model_len(config, max_context_length(model));
   const Checkpoint files = checkpoint_of(config);
   const Checkpoint* const checkpoint = weights ? nullptr : &files;
@@ -277,11 +277,12 @@ template <class Model, class Policy, class Blocks>
         model, choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
                                    weights));
   });
-  const std::int32_t num_host_blocks = Tiers::num_host_blocks(config, runner->kv_shape());
   auto blocks = needing_memory("the KV pools", config, [&] {
-    return Tiers::template make_blocks<Blocks>(
-        allocate_kv(*runner, backend.kv_share, config, max_model_len, num_host_blocks),
-        num_host_blocks, Policy::kv.prefix_caching && config.prefix_caching);
+    const PoolPlan pool = plan_pool(*runner, backend.kv_share, config, max_model_len);
+    const std::int32_t num_outside = Tiers::num_outside(config, pool);
+    runner->allocate_kv(pool.num_blocks, num_outside);
+    return Tiers::template make_blocks<Blocks>(pool.num_blocks, num_outside,
+                                               Policy::kv.prefix_caching && config.prefix_caching);
   });
   // Without deferred steps a processor that reads tokens must have them before the next is planned.
   const bool overlap = config.overlap.value_or(backend.is_asynchronous) &&
@@ -325,7 +326,6 @@ NANOVLLM_INLINE void throw_no_memory(const char* part, const EngineConfig& confi
                            ", max_num_batched_tokens = ", number(config.max_num_batched_tokens),
                            ", max_model_len = ", number(config.max_model_len),
                            ", kv_size = ", config.kv_size ? to_text(*config.kv_size) : "unset",
-                           ", host_kv_size = ", to_text(config.host_kv_size),
                            ", tensor_parallel = ", config.tensor_parallel, config.extras.sizes()));
 }
 
@@ -353,9 +353,6 @@ NANOVLLM_INLINE BatchConfig choose_batch_config(const EngineConfig& config, int 
                      batch.max_num_batched_tokens);
   batch.max_num_seqs = std::min(config.max_num_seqs, batch.max_num_batched_tokens);
   batch.prefix_wait_tokens = config.prefix_wait_tokens;
-  check<ConfigError>(config.session_blocks.value_or(0) >= 0, "session_blocks must be >= 0, got ",
-                     config.session_blocks.value_or(0));
-  batch.max_held_blocks = config.session_blocks;
   validate(batch);
   return batch;
 }
@@ -391,9 +388,8 @@ NANOVLLM_INLINE RunnerSetup choose_runner_setup(const EngineConfig& config,
   return out;
 }
 
-NANOVLLM_INLINE std::int32_t allocate_kv(StepRunner& runner, double share,
-                                         const EngineConfig& config, std::int64_t max_model_len,
-                                         std::int32_t num_host_blocks) {
+NANOVLLM_INLINE PoolPlan plan_pool(StepRunner& runner, double share, const EngineConfig& config,
+                                   std::int64_t max_model_len) {
   const KvShape shape = runner.kv_shape();
   const auto available = static_cast<std::int64_t>(runner.available_memory());
   std::int64_t num_blocks = 0;
@@ -408,14 +404,10 @@ NANOVLLM_INLINE std::int32_t allocate_kv(StepRunner& runner, double share,
   check<ConfigError>(num_blocks <= available / block_bytes, "kv_size: ", num_blocks, " blocks of ",
                      block_bytes, " bytes were asked for, ", num_blocks * block_bytes,
                      " bytes, but ", available, " are available");
-  // A device's memory is another, and only the host knows of its own.
-  check<ConfigError>(
-      runner.is_asynchronous() || num_host_blocks <= available / block_bytes - num_blocks,
-      "host_kv_size: ", num_host_blocks, " blocks of ", block_bytes,
-      " bytes were asked for, and kv_size has ", num_blocks, "; ", available,
-      " bytes are available for both");
-  runner.allocate_kv(static_cast<std::int32_t>(num_blocks), num_host_blocks);
-  return static_cast<std::int32_t>(num_blocks);
+  return {.shape = shape,
+          .num_blocks = static_cast<std::int32_t>(num_blocks),
+          .available_bytes = available,
+          .is_on_device = runner.is_asynchronous()};
 }
 
 }  // namespace nanovllm

@@ -2,7 +2,6 @@
 /// How much one step may carry.
 
 #include <cstdint>
-#include <optional>
 
 #include "nanovllm/core/error.hpp"
 
@@ -20,8 +19,6 @@ struct BatchConfig {
   /// their common prefix that the prefix cache does not have; 0: it always is. A small number saves
   /// computing, a large one saves the sequence a step.
   std::int32_t prefix_wait_tokens = 0;
-  /// Blocks of the pool that may be held for sequences to be continued, ≥ 0; unset: half of them.
-  std::optional<std::int32_t> max_held_blocks{};
 };
 
 /// Throws ConfigError naming the first field out of range.
@@ -33,8 +30,6 @@ inline void validate(const BatchConfig& config) {
                      ", got ", config.max_num_batched_tokens);
   check<ConfigError>(config.prefix_wait_tokens >= 0, "prefix_wait_tokens must be >= 0, got ",
                      config.prefix_wait_tokens);
-  check<ConfigError>(config.max_held_blocks.value_or(0) >= 0, "max_held_blocks must be >= 0, got ",
-                     config.max_held_blocks.value_or(0));
 }
 
 }  // namespace nanovllm

@@ -172,7 +172,8 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK(config.tensor_parallel == defaults.tensor_parallel);
   CHECK(config.extras.find<ExpertParallel>() == nullptr);
   CHECK(config.extras.find<PeerOptions>() == nullptr);
-  CHECK(config.disk_kv_bytes == defaults.disk_kv_bytes);
+  CHECK(config.extras.find<HostKv>() == nullptr);
+  CHECK(config.extras.find<DiskKv>() == nullptr);
   CHECK(config.prefix_caching);
   CHECK_FALSE(config.kv_size);
   CHECK_FALSE(config.seed);
@@ -200,9 +201,10 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK(choice.dtype == "float32");
   CHECK(config.model == "somewhere");
   CHECK((config.kv_size->kind() == KvSize::Kind::blocks && config.kv_size->count() == 9));
-  CHECK((config.host_kv_size.kind() == KvSize::Kind::bytes && config.host_kv_size.count() == 4096));
-  CHECK(config.disk_kv_path == "cache");
-  CHECK(config.disk_kv_bytes == 8192);
+  const KvSize host = config.extras.of<HostKv>().size;
+  CHECK((host.kind() == KvSize::Kind::bytes && host.count() == 4096));
+  CHECK(config.extras.of<DiskKv>().path == "cache");
+  CHECK(config.extras.of<DiskKv>().max_bytes == 8192);
   CHECK(config.max_model_len == 77);
   CHECK(config.device == 2);
   CHECK(config.tensor_parallel == 4);

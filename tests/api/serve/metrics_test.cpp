@@ -22,6 +22,8 @@
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/version.hpp"
 #include "nanovllm/with/moe/expert_load.hpp"
+#include "nanovllm/with/sessions/options.hpp"
+#include "nanovllm/with/tiers/options.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::serve;
@@ -173,7 +175,7 @@ EngineStats some_stats() {
   stats.num_hit_tokens = 20;
   stats.num_kv_blocks = 40;
   stats.num_free_kv_blocks = 30;
-  stats.num_session_blocks = 5;
+  stats.extras.set(SessionStats{.num_blocks = 5});
   stats.host_seconds = 0.25;
   return stats;
 }
@@ -302,18 +304,42 @@ TEST_CASE("experts have metrics where a model has experts", "[metrics]") {
   CHECK(value_of(families, "nanovllm:expert_balancedness") == Approx(8. / 19));
 }
 
-TEST_CASE("every counter of an engine has a metric", "[metrics]") {
-  // They are its first members. Of the texts with one of them set, no two are the same.
-  constexpr std::size_t kNumCounts = 24;
-  static_assert(offsetof(EngineStats, num_free_host_kv_blocks) == (kNumCounts - 1) * 8);
-  std::set<std::string> seen{prometheus_text({}, {}, {}, {}, "m")};
+namespace {
+
+/// Sets each of the first counters of a `Stats`, one after the other. Of the texts, no two are the
+/// same.
+template <class Stats, std::size_t kNumCounts, class Engine>
+void check_counters(std::set<std::string>& seen, const Engine& engine_with) {
   for (std::size_t i = 0; i < kNumCounts; ++i) {
-    EngineStats stats;
+    Stats stats;
     std::array<std::int64_t, kNumCounts> counts{};
     counts[i] = 3;
     std::memcpy(static_cast<void*>(&stats), counts.data(), sizeof counts);
-    CHECK(seen.insert(prometheus_text(stats, {}, {}, {}, "m")).second);
+    CHECK(seen.insert(prometheus_text(engine_with(stats), {}, {}, {}, "m")).second);
   }
+}
+
+template <class Stats>
+void check_extras(std::set<std::string>& seen) {
+  check_counters<Stats, sizeof(Stats) / 8>(seen, [](const Stats& stats) {
+    EngineStats out;
+    out.extras.set(stats);
+    return out;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("every counter of an engine has a metric", "[metrics]") {
+  constexpr std::size_t kNumCounts = 12;
+  static_assert(offsetof(EngineStats, num_free_kv_blocks) == (kNumCounts - 1) * 8);
+  static_assert(offsetof(EngineStats, prefill_seconds) == kNumCounts * 8);
+  std::set<std::string> seen{prometheus_text({}, {}, {}, {}, "m")};
+  check_counters<EngineStats, kNumCounts>(seen, [](const EngineStats& stats) { return stats; });
+  check_extras<HostKvStats>(seen);
+  check_extras<DiskKvStats>(seen);
+  check_extras<SessionStats>(seen);
+  CHECK(seen.size() == 1 + kNumCounts + 7 + 4 + 1);
 }
 
 TEST_CASE("metrics may be counted and read by many threads", "[metrics]") {

@@ -25,7 +25,7 @@ using Catch::Matchers::Contains;
 namespace {
 
 /// Names that the engine has for fields, and requests have not.
-constexpr std::string_view kInternalNames[] = {"token_masks", "host_kv_size", "pooler",
+constexpr std::string_view kInternalNames[] = {"token_masks", "HostKv", "pooler",
                                                "functor_argument", "logits processors"};
 
 struct Served {

@@ -17,6 +17,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "kv_stats.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
 #include "nanovllm/with/sessions.hpp"
 #include "nanovllm/with/sessions/kv_file.hpp"
@@ -135,18 +136,18 @@ TEMPLATE_TEST_CASE("a prefix in host memory is found with its salt alone", "[law
                    HashPolicy, RadixPolicy) {
   EngineConfig c = config();
   c.kv_size = KvSize::blocks(16);
-  c.host_kv_size = KvSize::blocks(64);
+  c.extras.set(HostKv{KvSize::blocks(64)});
   TestEngine<TestType> engine(c);
   const Trace expected = trace_of(engine.generate(salted(tokens_of(1), "alice"), greedy()));
   fill_pool(engine);
   for (const char* salt : {"bob", "", "alice"}) {
     CAPTURE(salt);
-    const std::int64_t before = engine.stats().num_host_hit_tokens;
+    const std::int64_t before = host_kv(engine.stats()).num_hit_tokens;
     const Output output = engine.generate(salted(tokens_of(1), salt), greedy());
     CHECK(trace_of(output).tokens == expected.tokens);
     const bool is_hers = std::string(salt) == "alice";
     CHECK((output.num_cached_tokens > 0) == is_hers);
-    CHECK((engine.stats().num_host_hit_tokens > before) == is_hers);
+    CHECK((host_kv(engine.stats()).num_hit_tokens > before) == is_hers);
     engine.check_invariants();
   }
 }
@@ -156,9 +157,9 @@ TEMPLATE_TEST_CASE("a prefix on disk is found with its salt alone", "[laws][cach
   const Folder folder;
   EngineConfig c = config();
   c.kv_size = KvSize::blocks(16);
-  c.host_kv_size = KvSize::blocks(32);
-  c.disk_kv_path = folder.path;
-  c.disk_kv_min_tokens = 1;
+  c.extras.set(HostKv{KvSize::blocks(32)});
+  c.extras.edit<DiskKv>().path = folder.path;
+  c.extras.edit<DiskKv>().min_tokens = 1;
   std::optional<Trace> expected;
   {
     TestEngine<TestType> engine(c);
@@ -168,15 +169,15 @@ TEMPLATE_TEST_CASE("a prefix on disk is found with its salt alone", "[laws][cach
   TestEngine<TestType> engine(c);
   for (const char* salt : {"bob", "", "alice"}) {
     CAPTURE(salt);
-    const std::int64_t before = engine.stats().num_disk_hit_tokens;
+    const std::int64_t before = disk_kv(engine.stats()).num_hit_tokens;
     const Output output = engine.generate(salted(tokens_of(1), salt), greedy());
     CHECK(trace_of(output).tokens == expected->tokens);
     const bool is_hers = std::string(salt) == "alice";
     CHECK((output.num_cached_tokens > 0) == is_hers);
-    CHECK((engine.stats().num_disk_hit_tokens > before) == is_hers);
+    CHECK((disk_kv(engine.stats()).num_hit_tokens > before) == is_hers);
     engine.check_invariants();
   }
-  CHECK(engine.stats().num_disk_failures == 0);
+  CHECK(disk_kv(engine.stats()).num_failures == 0);
 }
 
 TEST_CASE("requests of several salts wait for nothing that another reads from the disk",
@@ -184,9 +185,9 @@ TEST_CASE("requests of several salts wait for nothing that another reads from th
   const Folder folder;
   EngineConfig c = config();
   c.kv_size = KvSize::blocks(16);
-  c.host_kv_size = KvSize::blocks(32);
-  c.disk_kv_path = folder.path;
-  c.disk_kv_min_tokens = 1;
+  c.extras.set(HostKv{KvSize::blocks(32)});
+  c.extras.edit<DiskKv>().path = folder.path;
+  c.extras.edit<DiskKv>().min_tokens = 1;
   {
     TestEngine<HashPolicy> engine(c);
     CHECK(engine.generate(salted(tokens_of(1), "alice"), greedy()).error == "");

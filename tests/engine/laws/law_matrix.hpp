@@ -16,6 +16,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "engine/odd_and_even.hpp"
+#include "kv_stats.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
 #include "nanovllm/sched/policy/continuous_batching.hpp"
@@ -120,7 +121,7 @@ EngineStats check_matrix(const MatrixWork& work, const std::vector<Answer>& expe
   config.max_num_batched_tokens = 48;
   config.max_num_seqs = 16;
   config.kv_size = KvSize::blocks(num_blocks);
-  config.host_kv_size = KvSize::blocks(num_host_blocks);
+  config.extras.set(HostKv{KvSize::blocks(num_host_blocks)});
   Engine<Model, Policy> engine(std::move(config));
   for (int round = 0; round < 2; ++round) {  // the second finds what the first has left
     std::vector<Answer> answers(work.prompts.size());
@@ -161,7 +162,7 @@ void check_combination(const EngineConfig& config, std::int64_t vocab, bool both
       const EngineStats stats =
           check_matrix<Policy, Model>(work, alone, config, overlap, 7, num_host_blocks);
       num_preemptions += stats.num_preemptions;
-      num_swapped += stats.num_swapped_out;
+      num_swapped += host_kv(stats).num_swapped_out;
     }
     check_matrix<Policy, Model>(work, alone, config, true, 400, kSwaps ? 6 : 0);
   }

@@ -13,6 +13,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "kv_stats.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
 
 using namespace nanovllm;
@@ -330,22 +331,23 @@ void check_swapping(const Workload& work, const std::vector<Trace>& alone) {
     INFO(num_host_blocks << " blocks in host memory");
     EngineConfig config = config_for("fairytale");
     config.kv_size = KvSize::blocks(14);
-    config.host_kv_size = KvSize::blocks(num_host_blocks);
+    config.extras.set(HostKv{KvSize::blocks(num_host_blocks)});
     EngineStats stats;
     check_same(run_batch<Policy>(config, work, &stats), alone);
     CHECK(stats.num_preemptions > 0);
-    CHECK(stats.num_swapped_out + stats.num_swap_fallbacks == stats.num_preemptions);
+    CHECK(host_kv(stats).num_swapped_out + host_kv(stats).num_swap_fallbacks ==
+          stats.num_preemptions);
     CHECK(stats.num_free_kv_blocks == 14);
-    CHECK(stats.num_host_kv_blocks == num_host_blocks);
-    if (num_host_blocks <= 1) CHECK(stats.num_swapped_out == 0);
-    if (num_host_blocks < 200) CHECK(stats.num_swap_fallbacks > 0);
+    CHECK(host_kv(stats).num_blocks == num_host_blocks);
+    if (num_host_blocks <= 1) CHECK(host_kv(stats).num_swapped_out == 0);
+    if (num_host_blocks < 200) CHECK(host_kv(stats).num_swap_fallbacks > 0);
     if (num_host_blocks < 200) continue;
-    CHECK(stats.num_swap_fallbacks == 0);
-    CHECK(stats.num_swapped_in > 0);
+    CHECK(host_kv(stats).num_swap_fallbacks == 0);
+    CHECK(host_kv(stats).num_swapped_in > 0);
     CHECK(stats.num_prefill_tokens + stats.num_decode_tokens <= num_computed);
     if (stats.num_hit_tokens > 0) continue;
-    CHECK(stats.num_swapped_in == stats.num_swapped_out);
-    CHECK(stats.num_free_host_kv_blocks == num_host_blocks);
+    CHECK(host_kv(stats).num_swapped_in == host_kv(stats).num_swapped_out);
+    CHECK(host_kv(stats).num_free_blocks == num_host_blocks);
     CHECK(stats.num_prefill_tokens + stats.num_decode_tokens == num_computed);
   }
 }
@@ -384,7 +386,7 @@ TEST_CASE("cached in host memory = uncached", "[laws][tier]") {
     EngineConfig config = config_for(model);
     config.overlap = overlap;
     config.kv_size = KvSize::blocks(9);  // one and a half sequences
-    config.host_kv_size = KvSize::blocks(num_host_blocks);
+    config.extras.set(HostKv{KvSize::blocks(num_host_blocks)});
     Engine<AnyModel, Policy> engine(config);
     for (int round = 0; round < 2; ++round) {
       for (std::size_t i = 0; i < work.prompts.size(); ++i) {
@@ -399,10 +401,10 @@ TEST_CASE("cached in host memory = uncached", "[laws][tier]") {
       }
     }
     const EngineStats stats = engine.stats();
-    CHECK(stats.num_host_hit_tokens <= stats.num_hit_tokens);
-    CHECK(stats.num_free_host_kv_blocks == num_host_blocks);
-    if (num_host_blocks == 0) CHECK(stats.num_host_hit_tokens == 0);
-    if (num_host_blocks == 200) CHECK(stats.num_host_hit_tokens > 100);
+    CHECK(host_kv(stats).num_hit_tokens <= stats.num_hit_tokens);
+    CHECK(host_kv(stats).num_free_blocks == num_host_blocks);
+    if (num_host_blocks == 0) CHECK(host_kv(stats).num_hit_tokens == 0);
+    if (num_host_blocks == 200) CHECK(host_kv(stats).num_hit_tokens > 100);
     config.kv_size = KvSize::blocks(14);
     check_same(run_batch<Policy>(config, work), alone);
   };
@@ -422,10 +424,10 @@ TEST_CASE("every rank swaps its part", "[laws][swap]") {
   config.prefix_caching = false;
   const auto undisturbed = run_batch<SwapPolicy<LawPolicy<8>>>(config, work);
   config.kv_size = KvSize::blocks(14);
-  config.host_kv_size = KvSize::blocks(100);
+  config.extras.set(HostKv{KvSize::blocks(100)});
   EngineStats stats;
   const auto swapped = run_batch<SwapPolicy<LawPolicy<8>>>(config, work, &stats);
-  CHECK((stats.num_swapped_in > 0 && stats.num_swap_fallbacks == 0));
+  CHECK((host_kv(stats).num_swapped_in > 0 && host_kv(stats).num_swap_fallbacks == 0));
   REQUIRE(swapped.size() == undisturbed.size());
   for (std::size_t i = 0; i < swapped.size(); ++i) {
     CHECK(swapped[i].tokens == undisturbed[i].tokens);

@@ -16,6 +16,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "failing_new.hpp"
+#include "kv_stats.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 #include "nanovllm/with/beams.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
@@ -201,7 +202,7 @@ void check_idle_engine(const Engine& engine) {
   const EngineStats stats = engine.stats();
   CHECK(stats.num_waiting == 0);
   CHECK(stats.num_running == 0);
-  CHECK(stats.num_free_kv_blocks + stats.num_session_blocks == stats.num_kv_blocks);
+  CHECK(stats.num_free_kv_blocks + session_kv(stats).num_blocks == stats.num_kv_blocks);
 }
 
 /// What a kind and the control give on an engine of these settings.

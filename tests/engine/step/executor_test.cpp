@@ -270,7 +270,7 @@ TEST_CASE("a backend without swap_blocks serves those that swap nothing", "[exec
   STATIC_REQUIRE_FALSE(RunsOp<PlainBackend, SwapBlocksArgs<float>>);
   STATIC_REQUIRE(BackendLike<PlainBackend, float>);
   CHECK_THROWS_WITH(TestRunner<PlainPolicy>(3),
-                    Catch::Matchers::Contains("host_kv_size: 3 blocks in host memory") &&
+                    Catch::Matchers::Contains("HostKv::size: 3 blocks in host memory") &&
                         Catch::Matchers::Contains("'SwapBlocksArgs'"));
   CHECK_THROWS_AS(TestRunner<PlainPolicy>(1), ConfigError);
   TestRunner<PlainPolicy> runner(0);

@@ -64,7 +64,7 @@ TEST_CASE("an allocation that fails in a step beside swaps costs its requests al
           "[engine][memory]") {
   AllocationRig small = rig();
   small.config.kv_size = KvSize::blocks(5);
-  small.config.host_kv_size = KvSize::blocks(8);
+  small.config.extras.set(HostKv{KvSize::blocks(8)});
   check_all_kinds<Engine<AnyModel, SwappingPolicy>>(small);
 }
 
@@ -73,9 +73,9 @@ TEST_CASE("an allocation that fails beside the reading and writing of files cost
   const nanovllm_test::TempDirectory directory;
   AllocationRig files = rig();
   files.config.kv_size = KvSize::blocks(5);
-  files.config.host_kv_size = KvSize::blocks(4);
-  files.config.disk_kv_path = directory.path();
-  files.config.disk_kv_min_tokens = 1;
+  files.config.extras.set(HostKv{KvSize::blocks(4)});
+  files.config.extras.edit<DiskKv>().path = directory.path();
+  files.config.extras.edit<DiskKv>().min_tokens = 1;
   files.stride = 5 * kStride;
   check_all_kinds<Engine<AnyModel, SwappingPolicy>>(files);
 }

@@ -29,8 +29,9 @@ struct Simulated : simulator::Engine<ContinuousBatching, Blocks> {
   using Base = simulator::Engine<ContinuousBatching, Blocks>;
   explicit Simulated(std::int32_t num_blocks, std::optional<std::int32_t> max_held = {},
                      bool prefix_caching = true)
-      : Base({.max_num_seqs = 8, .max_num_batched_tokens = 100, .max_held_blocks = max_held},
-             num_blocks, prefix_caching) {}
+      : Base({.max_num_seqs = 8, .max_num_batched_tokens = 100}, num_blocks, prefix_caching) {
+    held_in(this->scheduler, {.max_blocks = max_held});
+  }
 
   Sequence& hold() {
     held.push_back(std::make_unique<Sequence>());
@@ -276,12 +277,12 @@ class Conversations {
   Conversations(unsigned seed, std::size_t depth)
       : random_(seed),
         num_blocks_(6 + below(30)),
-        scheduler_({.max_num_seqs = 1 + below(6),
-                    .max_num_batched_tokens = 6 + below(30),
-                    .max_held_blocks = below(num_blocks_ + 1)},
+        scheduler_({.max_num_seqs = 1 + below(6), .max_num_batched_tokens = 6 + below(30)},
                    Blocks(num_blocks_, below(4) > 0)),
         device_(num_blocks_),
-        depth_(depth) {}
+        depth_(depth) {
+    held_in(scheduler_, {.max_blocks = below(num_blocks_ + 1)});
+  }
 
   void run(int num_steps) {
     for (int i = 0; i < num_steps; ++i) {

@@ -12,6 +12,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "kv_stats.hpp"
 #include "nanovllm/with/sessions.hpp"
 
 using namespace nanovllm;
@@ -95,7 +96,7 @@ TEST_CASE("the first sessions of an engine may be opened by several threads at o
       CHECK(session->tokens().size() > 9);
     }
     engine.check_invariants();
-    CHECK(engine.stats().num_session_blocks > 0);
+    CHECK(session_kv(engine.stats()).num_blocks > 0);
   }
 }
 

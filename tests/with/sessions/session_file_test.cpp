@@ -14,6 +14,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "kv_stats.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
 #include "nanovllm/with/sessions.hpp"
 
@@ -129,7 +130,7 @@ TEMPLATE_TEST_CASE("a session goes on to the bit as if it had not been saved", "
   TestEngine<TestType> other(c);
   Session loaded = Session::load(other, path);
   CHECK(loaded.tokens() == tokens);
-  CHECK(other.stats().num_session_blocks == 3);
+  CHECK(session_kv(other.stats()).num_blocks == 3);
   other.check_invariants();
   const Output output = loaded.generate(tokens_of(2, 7), sampled());
   CHECK(bits_of(output) == bits_of(expected));
@@ -143,10 +144,11 @@ TEMPLATE_TEST_CASE("a session goes on to the bit as if it had not been saved", "
   CHECK(bits_of(and_again.generate(tokens_of(2, 7), sampled())) == bits_of(expected));
   CHECK(bits_of(again.generate(tokens_of(2, 7), sampled())) == bits_of(expected));
   engine.check_invariants();
-  c.session_blocks = GENERATE(0, 2);
+  const int most = GENERATE(0, 2);
+  c.extras.set(SessionOptions{.max_blocks = most});
   TestEngine<TestType> small(c);
   Session cut = Session::load(small, path);
-  CHECK(small.stats().num_session_blocks == *c.session_blocks);
+  CHECK(session_kv(small.stats()).num_blocks == most);
   CHECK(cut.generate(tokens_of(2, 7), sampled()).token_ids == expected.token_ids);
   small.check_invariants();
 }
@@ -250,7 +252,7 @@ TEST_CASE("defect: a conversation that filled the context is saved and not loade
   TestEngine<HashPolicy> smaller(c);
   CHECK_THROWS_WITH(Session::load(smaller, file),
                     Catch::Matchers::Contains("the conversation has 64 tokens, but at most 63"));
-  CHECK(smaller.stats().num_session_blocks == 0);
+  CHECK(session_kv(smaller.stats()).num_blocks == 0);
 }
 
 TEST_CASE("a file that is altered or cut off anywhere changes nothing", "[session_file]") {
@@ -261,7 +263,7 @@ TEST_CASE("a file that is altered or cut off anywhere changes nothing", "[sessio
   session.generate(tokens_of(1, 37), sampled());
   session.save(path);
   const std::string whole = content_of(path);
-  const std::int64_t num_held = engine.stats().num_session_blocks;
+  const std::int64_t num_held = session_kv(engine.stats()).num_blocks;
   const auto refuses = [&](const std::string& content) {
     put(bad, content);
     return fault_of([&] { static_cast<void>(Session::load(engine, bad)); })
@@ -277,7 +279,7 @@ TEST_CASE("a file that is altered or cut off anywhere changes nothing", "[sessio
   }
   CHECK(refuses(whole.substr(0, whole.size() - 1)));
   CHECK(refuses(whole + '\0'));
-  CHECK(engine.stats().num_session_blocks == num_held);
+  CHECK(session_kv(engine.stats()).num_blocks == num_held);
   engine.check_invariants();
   CHECK_THROWS_AS(Session::load(engine, folder.path / "none"), LoadError);
 }

@@ -12,6 +12,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "kv_stats.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
 #include "nanovllm/with/sessions.hpp"
@@ -118,7 +119,7 @@ TEMPLATE_TEST_CASE("a turn is what the whole conversation gives, and computes wh
   const EngineStats stats = engine.stats();
   const std::int64_t num_computed = stats.num_prefill_tokens + stats.num_decode_tokens;
   CHECK(num_computed == num_new + 6 * 8);
-  CHECK(stats.num_session_blocks == static_cast<std::int64_t>((all.size() + 14) / 16));
+  CHECK(session_kv(stats).num_blocks == static_cast<std::int64_t>((all.size() + 14) / 16));
 }
 
 TEST_CASE("what a stop cut off is not part of the conversation", "[session]") {
@@ -195,10 +196,10 @@ TEMPLATE_TEST_CASE("a fork shares the blocks and goes its own way", "[session]",
   Session first(engine);
   first.generate(tokens_of(1, 37), sampled());
   const std::vector<TokenId> before = first.tokens();
-  const std::int64_t num_held = engine.stats().num_session_blocks;
+  const std::int64_t num_held = session_kv(engine.stats()).num_blocks;
   Session second = first.fork();
   CHECK(second.tokens() == before);
-  CHECK(engine.stats().num_session_blocks == num_held);
+  CHECK(session_kv(engine.stats()).num_blocks == num_held);
   const Output a = first.generate(tokens_of(2, 5), sampled());
   const Output b = second.generate(tokens_of(3, 5), sampled());
   for (const Output* output : {&a, &b})
@@ -215,7 +216,7 @@ TEMPLATE_TEST_CASE("a fork shares the blocks and goes its own way", "[session]",
         static_cast<std::int32_t>(before.size()) + 5 + 9 - 1);
   second.clear();
   CHECK(second.tokens().empty());
-  CHECK(engine.stats().num_session_blocks == 0);
+  CHECK(session_kv(engine.stats()).num_blocks == 0);
   CHECK(engine.stats().num_free_kv_blocks == 64);
   engine.check_invariants();
 }
@@ -278,7 +279,8 @@ TEMPLATE_TEST_CASE("sessions never keep requests from being served", "[session]"
                    RadixPolicy, UncachedPolicy) {
   EngineConfig c = config(GENERATE(false, true));
   c.kv_size = KvSize::blocks(10);
-  c.session_blocks = GENERATE(10, 5, 2, 0);
+  const int most = GENERATE(10, 5, 2, 0);
+  c.extras.set(SessionOptions{.max_blocks = most});
   TestEngine<TestType> engine(c);
   TestEngine<UncachedPolicy> plain(config());
   Session a(engine), b(engine);
@@ -290,7 +292,7 @@ TEMPLATE_TEST_CASE("sessions never keep requests from being served", "[session]"
       const Output output = session->generate(more, sampled());
       check_same(output, plain.generate(*tokens, sampled()));
       *tokens = with(*tokens, output.token_ids);
-      CHECK(engine.stats().num_session_blocks <= *c.session_blocks);
+      CHECK(session_kv(engine.stats()).num_blocks <= most);
       engine.check_invariants();
     }
     // As long as the pool has room for.
@@ -306,13 +308,13 @@ TEST_CASE("a beam search that waits for places takes no blocks from sessions", "
   TestEngine<RadixPolicy> engine(c);
   Session session(engine);
   session.generate(tokens_of(1, 50), sampled());
-  const std::int64_t num_held = engine.stats().num_session_blocks;
+  const std::int64_t num_held = session_kv(engine.stats()).num_blocks;
   REQUIRE(num_held == 4);
   const Output output = engine.generate(
       tokens_of(2, 20), SamplingParams{.max_tokens = 12, .ignore_eos = true, .beam_width = 5});
   CHECK(output.error == "");
   CHECK(engine.stats().num_preemptions > 0);
-  CHECK(engine.stats().num_session_blocks == num_held);
+  CHECK(session_kv(engine.stats()).num_blocks == num_held);
   CHECK(session.generate(tokens_of(3, 1), sampled()).num_cached_tokens == 58);
   engine.check_invariants();
 }

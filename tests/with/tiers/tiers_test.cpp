@@ -10,6 +10,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "kv_stats.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/with/sessions.hpp"
@@ -85,33 +86,33 @@ TEST_CASE("tokens do not depend on where blocks are kept", "[tiers]") {
   std::vector<std::vector<TokenId>> expected, tokens;
   const EngineStats device = serve<DevicePolicy>(config(), expected);
   REQUIRE(expected.size() == 16);
-  CHECK((device.num_preemptions > 0 && device.num_swapped_out == 0));
-  CHECK((device.num_host_kv_blocks == 0 && device.num_host_hit_tokens == 0));
+  CHECK((device.num_preemptions > 0 && host_kv(device).num_swapped_out == 0));
+  CHECK((host_kv(device).num_blocks == 0 && host_kv(device).num_hit_tokens == 0));
   CHECK(device.num_free_kv_blocks == device.num_kv_blocks);
 
   EngineConfig settings = config();
   serve<HostPolicy>(settings, tokens);  // a tier of no blocks
   CHECK(tokens == expected);
 
-  settings.host_kv_size = KvSize::blocks(40);
+  settings.extras.set(HostKv{KvSize::blocks(40)});
   tokens.clear();
   const EngineStats host = serve<HostPolicy>(settings, tokens);
   CHECK(tokens == expected);
-  CHECK((host.num_host_kv_blocks == 40 && host.num_host_hit_tokens > 0));
+  CHECK((host_kv(host).num_blocks == 40 && host_kv(host).num_hit_tokens > 0));
 
   tokens.clear();
-  CHECK(serve<HostSwapPolicy>(settings, tokens).num_swapped_out > 0);
+  CHECK(host_kv(serve<HostSwapPolicy>(settings, tokens)).num_swapped_out > 0);
   CHECK(tokens == expected);
 
   const Folder folder;
-  settings.disk_kv_path = folder.path;
-  settings.disk_kv_min_tokens = 1;
+  settings.extras.edit<DiskKv>().path = folder.path;
+  settings.extras.edit<DiskKv>().min_tokens = 1;
   for (int start = 0; start < 2; ++start) {
     tokens.clear();
     const EngineStats disk = serve<DiskPolicy>(settings, tokens);
     CHECK(tokens == expected);
-    CHECK((start == 0 || disk.num_disk_hit_tokens > 0));
-    CHECK(disk.num_disk_failures == 0);
+    CHECK((start == 0 || disk_kv(disk).num_hit_tokens > 0));
+    CHECK(disk_kv(disk).num_failures == 0);
   }
 }
 
@@ -119,20 +120,22 @@ TEST_CASE("a setting that the tiers do not have names the slot and the line to w
   using Catch::Matchers::Contains;
   for (const KvSize size :
        {KvSize::blocks(4), KvSize::bytes(1 << 20), KvSize::memory_share(0.1), KvSize::blocks(-1)}) {
-    CHECK_THAT(refusal<DevicePolicy>([&](EngineConfig& c) { c.host_kv_size = size; }),
-               Contains("host_kv_size is set") && Contains("the policy's Tiers, NoTiers, ") &&
+    CHECK_THAT(refusal<DevicePolicy>([&](EngineConfig& c) { c.extras.set(HostKv{size}); }),
+               Contains("HostKv::size is set") && Contains("the policy's Tiers, NoTiers, ") &&
                    Contains("'using Tiers = nanovllm::HostTier;'"));
   }
-  CHECK(refusal<DevicePolicy>([](EngineConfig& c) { c.host_kv_size = KvSize::bytes(0); }).empty());
+  CHECK(refusal<DevicePolicy>([](EngineConfig& c) {
+          c.extras.set(HostKv{KvSize::bytes(0)});
+        }).empty());
 
   struct Case {
     const char* field;
     std::function<void(EngineConfig&)> change;
   };
   const Case cases[] = {
-      {"disk_kv_path", [](EngineConfig& c) { c.disk_kv_path = "/nowhere"; }},
-      {"disk_kv_bytes", [](EngineConfig& c) { c.disk_kv_bytes = 1 << 20; }},
-      {"disk_kv_min_tokens", [](EngineConfig& c) { c.disk_kv_min_tokens = 1; }},
+      {"DiskKv::path", [](EngineConfig& c) { c.extras.edit<DiskKv>().path = "/nowhere"; }},
+      {"DiskKv::max_bytes", [](EngineConfig& c) { c.extras.edit<DiskKv>().max_bytes = 1 << 20; }},
+      {"DiskKv::min_tokens", [](EngineConfig& c) { c.extras.edit<DiskKv>().min_tokens = 1; }},
   };
   for (const Case& c : cases) {
     for (const auto& [tiers, error] : {std::pair("NoTiers", refusal<DevicePolicy>(c.change)),
@@ -152,23 +155,34 @@ TEST_CASE("a pool in host memory is a number of blocks or bytes", "[tiers]") {
                       .element_bytes = 4};  // 1,024 bytes a block
   EngineConfig c;
   const auto blocks_of = [&](const KvSize& size) {
-    c.host_kv_size = size;
+    c.extras.set(HostKv{size});
     HostTier::validate(c);
-    return HostTier::num_host_blocks(c, shape);
+    return HostTier::num_outside(c, {.shape = shape, .num_blocks = 60, .is_on_device = true});
   };
-  CHECK(blocks_of(EngineConfig{}.host_kv_size) == 0);
+  CHECK(blocks_of(HostKv{}.size) == 0);
   CHECK(blocks_of(KvSize::blocks(5)) == 5);
   CHECK(blocks_of(KvSize::bytes(0)) == 0);
   CHECK(blocks_of(KvSize::bytes(3 * 1024 + 1023)) == 3);
   CHECK(blocks_of(KvSize::blocks(1000)) == 1000);  // no matter what the device has
   using Catch::Matchers::Contains;
   CHECK_THROWS_WITH(blocks_of(KvSize::blocks(-1)),
-                    Contains("host_kv_size must be a number") && Contains("got -1"));
+                    Contains("HostKv::size must be a number") && Contains("got -1"));
   CHECK_THROWS_WITH(blocks_of(KvSize::memory_share(0.5)), Contains("a share of the memory, 0.5"));
   CHECK_THROWS_WITH(blocks_of(KvSize::bytes(1000)), Contains("1000 bytes hold 0 blocks"));
   CHECK_THROWS_AS(blocks_of(KvSize::blocks(-1)), ConfigError);
-  c.host_kv_size = KvSize::memory_share(0.5);
+  c.extras.set(HostKv{KvSize::memory_share(0.5)});
   CHECK_THROWS_AS(DiskTier::validate(c), ConfigError);
+
+  // In host memory beside another pool there.
+  PoolPlan pool{.shape = shape, .num_blocks = 60, .available_bytes = 100 * 1024};
+  c.extras.set(HostKv{KvSize::blocks(40)});
+  CHECK(HostTier::num_outside(c, pool) == 40);
+  c.extras.set(HostKv{KvSize::blocks(41)});
+  CHECK_THROWS_WITH(HostTier::num_outside(c, pool),
+                    "HostKv::size: 41 blocks of 1024 bytes were asked for, and kv_size has 60; "
+                    "102400 bytes are available for both");
+  pool.is_on_device = true;
+  CHECK(HostTier::num_outside(c, pool) == 41);
 }
 
 TEST_CASE("without tiers there is no host pool, neither in the books nor in memory", "[tiers]") {

@@ -26,6 +26,7 @@
 #include "nanovllm/with/peers/options.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/pooling/reranker.hpp"
+#include "nanovllm/with/tiers/options.hpp"
 
 namespace nanovllm::c_api {
 
@@ -174,9 +175,9 @@ struct EngineChoice {
                       "dtype must be NULL, \"bfloat16\" or \"float32\", got \"", out.dtype, "\"");
   EngineConfig& config = out.config;
   config.model = c.model;
-  if (c.disk_kv_path != nullptr) config.disk_kv_path = c.disk_kv_path;
-  if (c.disk_kv_bytes != 0) config.disk_kv_bytes = c.disk_kv_bytes;
-  if (c.host_kv_bytes != 0) config.host_kv_size = KvSize::bytes(c.host_kv_bytes);
+  if (c.disk_kv_path != nullptr) config.extras.edit<DiskKv>().path = c.disk_kv_path;
+  if (c.disk_kv_bytes != 0) config.extras.edit<DiskKv>().max_bytes = c.disk_kv_bytes;
+  if (c.host_kv_bytes != 0) config.extras.set(HostKv{KvSize::bytes(c.host_kv_bytes)});
   check<InvalidError>(c.kv_bytes == 0 || c.kv_blocks == 0,
                       "kv_bytes and kv_blocks say the same: set one of them");
   if (c.kv_bytes != 0) config.kv_size = KvSize::bytes(c.kv_bytes);

@@ -2,6 +2,7 @@
 /// A server's metrics for Prometheus, as text of format 0.0.4: the engine's counters and latencies,
 /// and counts of requests. Names are vLLM's where the meaning is the same, so that its dashboards
 /// work, and begin with `nanovllm:` where it is not. docs/serving.md has the list.
+/// Longer than 400 lines: a hundred are tables of names and texts.
 
 #include <algorithm>
 #include <array>
@@ -114,6 +115,8 @@ struct HttpCounters {
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/version.hpp"
 #include "nanovllm/with/moe/expert_load.hpp"
+#include "nanovllm/with/sessions/options.hpp"
+#include "nanovllm/with/tiers/options.hpp"
 
 namespace nanovllm::serve {
 namespace detail {
@@ -217,11 +220,11 @@ class PrometheusWriter {
   std::string_view name_;
 };
 
-/// A metric that is a member of EngineStats.
-template <class Number>
+/// A metric that is a member of `Stats`: EngineStats, or one of its extras.
+template <class Number, class Stats = EngineStats>
 struct StatMetric {
   std::string_view name, type, help;
-  Number EngineStats::*member;
+  Number Stats::*member;
 };
 
 inline constexpr StatMetric<std::int64_t> kCountMetrics[] = {
@@ -245,32 +248,39 @@ inline constexpr StatMetric<std::int64_t> kCountMetrics[] = {
      &EngineStats::num_prefill_tokens},
     {"nanovllm:decode_tokens_total", "counter", "Tokens computed one at a time.",
      &EngineStats::num_decode_tokens},
-    {"nanovllm:host_hit_tokens_total", "counter", "Tokens found in host memory.",
-     &EngineStats::num_host_hit_tokens},
-    {"nanovllm:disk_hit_tokens_total", "counter", "Tokens read from disk.",
-     &EngineStats::num_disk_hit_tokens},
-    {"nanovllm:swapped_out_total", "counter", "Preempted sequences copied to host memory.",
-     &EngineStats::num_swapped_out},
-    {"nanovllm:swapped_in_total", "counter", "Of them, copied back and not computed again.",
-     &EngineStats::num_swapped_in},
-    {"nanovllm:swap_drops_total", "counter", "Of them, ended or of no use.",
-     &EngineStats::num_swap_drops},
-    {"nanovllm:swap_fallbacks_total", "counter", "Preempted sequences that were not copied.",
-     &EngineStats::num_swap_fallbacks},
-    {"nanovllm:disk_writes_total", "counter", "Blocks written to disk.",
-     &EngineStats::num_disk_writes},
-    {"nanovllm:disk_failures_total", "counter", "Files not written, or not as they should be.",
-     &EngineStats::num_disk_failures},
-    {"nanovllm:disk_blocks", "gauge", "Blocks on disk.", &EngineStats::num_disk_blocks},
     {"nanovllm:kv_blocks", "gauge", "Blocks of the KV pool.", &EngineStats::num_kv_blocks},
     {"nanovllm:kv_blocks_free", "gauge", "Of them, free: unused, or cached and in no use.",
      &EngineStats::num_free_kv_blocks},
-    {"nanovllm:session_blocks", "gauge", "Blocks of the KV pool held by sessions.",
-     &EngineStats::num_session_blocks},
+};
+
+inline constexpr StatMetric<std::int64_t, HostKvStats> kHostMetrics[] = {
+    {"nanovllm:host_hit_tokens_total", "counter", "Tokens found in host memory.",
+     &HostKvStats::num_hit_tokens},
+    {"nanovllm:swapped_out_total", "counter", "Preempted sequences copied to host memory.",
+     &HostKvStats::num_swapped_out},
+    {"nanovllm:swapped_in_total", "counter", "Of them, copied back and not computed again.",
+     &HostKvStats::num_swapped_in},
+    {"nanovllm:swap_drops_total", "counter", "Of them, ended or of no use.",
+     &HostKvStats::num_swap_drops},
+    {"nanovllm:swap_fallbacks_total", "counter", "Preempted sequences that were not copied.",
+     &HostKvStats::num_swap_fallbacks},
     {"nanovllm:host_kv_blocks", "gauge", "Blocks of the pool in host memory.",
-     &EngineStats::num_host_kv_blocks},
-    {"nanovllm:host_kv_blocks_free", "gauge", "Of them, free.",
-     &EngineStats::num_free_host_kv_blocks},
+     &HostKvStats::num_blocks},
+    {"nanovllm:host_kv_blocks_free", "gauge", "Of them, free.", &HostKvStats::num_free_blocks},
+};
+
+inline constexpr StatMetric<std::int64_t, DiskKvStats> kDiskMetrics[] = {
+    {"nanovllm:disk_hit_tokens_total", "counter", "Tokens read from disk.",
+     &DiskKvStats::num_hit_tokens},
+    {"nanovllm:disk_writes_total", "counter", "Blocks written to disk.", &DiskKvStats::num_writes},
+    {"nanovllm:disk_failures_total", "counter", "Files not written, or not as they should be.",
+     &DiskKvStats::num_failures},
+    {"nanovllm:disk_blocks", "gauge", "Blocks on disk.", &DiskKvStats::num_blocks},
+};
+
+inline constexpr StatMetric<std::int64_t, SessionStats> kSessionMetrics[] = {
+    {"nanovllm:session_blocks", "gauge", "Blocks of the KV pool held by sessions.",
+     &SessionStats::num_blocks},
 };
 
 inline constexpr StatMetric<double> kSecondMetrics[] = {
@@ -294,12 +304,19 @@ inline constexpr double kRequestBounds[] = {0.3,  0.5,   0.8,   1.0,   1.5,   2.
                                             5.0,  10.0,  15.0,  20.0,  30.0,  40.0,   50.0,
                                             60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
 
+template <class Stats, class Metrics>
+void write_stats(PrometheusWriter& out, const Stats& stats, const Metrics& metrics) {
+  for (const auto& [name, type, help, member] : metrics)
+    out.single(name, type, help, stats.*member);
+}
+
 NANOVLLM_SERVE_INLINE void write_engine_metrics(PrometheusWriter& out, const EngineStats& stats,
                                                 const Latencies& latencies, const Health& health) {
-  for (const auto& [name, type, help, member] : kCountMetrics)
-    out.single(name, type, help, stats.*member);
-  for (const auto& [name, type, help, member] : kSecondMetrics)
-    out.single(name, type, help, stats.*member);
+  write_stats(out, stats, kCountMetrics);
+  write_stats(out, stats, kSecondMetrics);
+  write_stats(out, stats.of<HostKvStats>(), kHostMetrics);
+  write_stats(out, stats.of<DiskKvStats>(), kDiskMetrics);
+  write_stats(out, stats.of<SessionStats>(), kSessionMetrics);
   const std::int64_t num_used = stats.num_kv_blocks - stats.num_free_kv_blocks;
   out.single("vllm:kv_cache_usage_perc", "gauge", "Share of the KV pool in use; 1 is all of it.",
              stats.num_kv_blocks > 0

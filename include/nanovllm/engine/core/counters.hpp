@@ -62,11 +62,7 @@ void count_queues(EngineStats& stats, const Scheduler& scheduler) noexcept {
   stats.num_hit_tokens = blocks.stats().num_hit_tokens;
   stats.num_kv_blocks = blocks.num_blocks();
   stats.num_free_kv_blocks = blocks.num_free();
-  stats.num_session_blocks = 0;
-  for (const auto& owner : scheduler.owners()) {
-    stats.num_session_blocks += owner->num_blocks();
-    owner->add_statistics(stats.extras);
-  }
+  for (const auto& owner : scheduler.owners()) owner->add_statistics(stats.extras);
 }
 
 }  // namespace nanovllm

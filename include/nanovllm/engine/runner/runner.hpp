@@ -100,17 +100,13 @@ class Runner : public StepRunner {
     return static_cast<std::size_t>(peers_.minimum(static_cast<std::int64_t>(least)));
   }
 
-  /// Makes every rank's KV pool of `num_blocks` blocks, and `num_host_blocks` in host memory, and
-  /// what depends on where they are. Rank 0's numbers count for all. Throws ConfigError for blocks
-  /// in host memory when the policy's Tiers has none, or the backend no `swap_blocks`.
-  void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks = 0) override {
-    std::array<std::int32_t, 2> numbers{num_blocks, num_host_blocks};
+  /// Makes every rank's KV pool of `num_blocks` blocks, and `num_outside` outside of it, and what
+  /// depends on where they are. Rank 0's numbers count for all. Throws ConfigError for blocks
+  /// outside where the pool has none, or the backend cannot copy them.
+  void allocate_kv(std::int32_t num_blocks, std::int32_t num_outside = 0) override {
+    std::array<std::int32_t, 2> numbers{num_blocks, num_outside};
     peers_.share(numbers);
-    check<ConfigError>(
-        numbers[1] == 0 || !Pool::kHasHostBlocks || OutsideCopies<Backend, Pool>::kAreMade,
-        "host_kv_size: ", numbers[1],
-        " blocks in host memory were asked for, but the policy's Backend has no "
-        "'run' for 'SwapBlocksArgs'; see with/tiers/swap_blocks.hpp");
+    OutsideCopies<Backend, Pool>::check(numbers[1]);
     begin_stage<Backend>(config_, "recording graphs");
     guard([&] {
       ranks_.on_all([&](Rank& rank) {

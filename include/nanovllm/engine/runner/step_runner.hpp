@@ -53,7 +53,7 @@ class StepRunner {
   // ---- Start-up ----
   [[nodiscard]] virtual KvShape kv_shape() const = 0;
   [[nodiscard]] virtual std::size_t available_memory() = 0;
-  virtual void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks = 0) = 0;
+  virtual void allocate_kv(std::int32_t num_blocks, std::int32_t num_outside = 0) = 0;
 
   // ---- Steps ----
   // These guarantee which step is whose: `launch` has begun a step when it returns and none when it

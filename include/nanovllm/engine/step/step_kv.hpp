@@ -22,14 +22,15 @@ template <class Pool, class View>
 /// The header of what is kept there specialises it for such pools, with these members.
 template <class Backend, class Pool>
 struct OutsideCopies {
-  static constexpr bool kAreMade = false;
+  /// Throws ConfigError if they cannot be made, and there are `num_blocks` outside.
+  static void check(std::int32_t /*num_blocks*/) {}
   /// Whether copies are made while later ops run, so that each layer is to be awaited.
   static constexpr bool kAreAwaited = false;
 
   /// Begins to copy: the list `down` first, then `up`.
   static void begin(Backend&, Pool&, VectorView<const BlockCopy> /*down*/,
                     VectorView<const BlockCopy> /*up*/) {
-    throw Error("swap_blocks: the policy's Tiers or its Backend has none");
+    throw Error("copies of blocks from outside of the pool: there are none outside");
   }
   /// What is enqueued from now on finds all copies in `layer` and those before it made.
   static void await(Backend&, std::int64_t /*layer*/) {}

@@ -14,9 +14,11 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/engine_inside.hpp"
+#include "nanovllm/engine/extras.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/sched/block_owner.hpp"
 #include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/with/sessions/options.hpp"
 
 namespace nanovllm {
 
@@ -141,6 +143,9 @@ class HeldSequences final : public BlockOwner {
 
   /// Different blocks that are held.
   [[nodiscard]] std::int32_t num_blocks() const override { return num_blocks_; }
+  void add_statistics(Extras& to) const noexcept override {
+    to.update(SessionStats{.num_blocks = num_blocks_});
+  }
   [[nodiscard]] std::int32_t max_blocks() const { return max_blocks_; }
   /// In the order of their use, the latest last.
   [[nodiscard]] std::span<Sequence* const> sequences() const override { return by_use_; }
@@ -206,7 +211,8 @@ class HeldSequences final : public BlockOwner {
   for (const auto& owner : scheduler.owners()) {
     if (auto* held = dynamic_cast<HeldSequences*>(owner.get())) return *held;
   }
-  auto held = std::make_unique<HeldSequences>(scheduler.pool(), scheduler.max_held_blocks());
+  auto held = std::make_unique<HeldSequences>(scheduler.pool(),
+                                              scheduler.extras().of<SessionOptions>().max_blocks);
   HeldSequences& out = *held;
   scheduler.owners().push_back(std::move(held));
   return out;

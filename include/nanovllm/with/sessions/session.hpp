@@ -12,6 +12,7 @@
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/with/sessions/options.hpp"
 
 namespace nanovllm {
 
@@ -52,7 +53,7 @@ struct EngineInside;
 /// blocks.
 ///
 /// **Blocks.** What a session holds is pinned: nothing evicts it, within
-/// `EngineConfig::session_blocks` over all sessions. Beyond that, or if a request could not run
+/// `SessionOptions::max_blocks` over all sessions. Beyond that, or if a request could not run
 /// otherwise, the session that was used longest ago loses its blocks, but not its conversation: its
 /// next turn takes what the prefix cache still has and computes the rest.
 ///

@@ -15,18 +15,19 @@
 #include "nanovllm/with/tiers/disk/disk_observer.hpp"
 #include "nanovllm/with/tiers/disk/disk_store.hpp"
 #include "nanovllm/with/tiers/host_tier.hpp"
+#include "nanovllm/with/tiers/options.hpp"
 
 namespace nanovllm {
 
-/// HostTier, and with `EngineConfig::disk_kv_path` a directory of files below it. See NoTiers for
-/// what a policy's `Tiers` has.
+/// HostTier, and with a `DiskKv` in `EngineConfig::extras` a directory of files below it. See
+/// NoTiers for what a policy's `Tiers` has.
 struct DiskTier : HostTier {
   static void validate(const EngineConfig& config);
 
   template <class Blocks, class Identity>
   [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup& setup,
                                                       const Identity& identity) {
-    if (!setup.config.disk_kv_path) return HostTier::observer<Blocks>(setup, identity);
+    if (!setup.config.extras.of<DiskKv>().path) return HostTier::observer<Blocks>(setup, identity);
     return [files = files_of(setup, identity()),
             host = HostTier::observer<Blocks>(setup, identity)](StepRunner& runner,
                                                                 Blocks& blocks) {
@@ -65,21 +66,22 @@ static_assert(TiersLike<DiskTier>);
 namespace nanovllm {
 
 NANOVLLM_INLINE void DiskTier::validate(const EngineConfig& config) {
-  check_host_size(config);
-  if (!config.disk_kv_path) return;
-  check<ConfigError>(config.host_kv_size.count() > 0,
-                     "disk_kv_path needs blocks in host memory, which files are read to and "
-                     "written from; host_kv_size is 0");
+  HostTier::validate(config);
+  const auto disk = config.extras.of<DiskKv>();
+  if (!disk.path) return;
+  check<ConfigError>(config.extras.of<HostKv>().size.count() > 0,
+                     "DiskKv::path needs blocks in host memory, which files are read to and "
+                     "written from; HostKv::size is 0");
   check<ConfigError>(!config.processes,
-                     "disk_kv_path needs all ranks in one process; 'processes' is set");
-  check<ConfigError>(config.disk_kv_min_tokens >= 1, "disk_kv_min_tokens must be >= 1, got ",
-                     config.disk_kv_min_tokens);
+                     "DiskKv::path needs all ranks in one process; 'processes' is set");
+  check<ConfigError>(disk.min_tokens >= 1, "DiskKv::min_tokens must be >= 1, got ",
+                     disk.min_tokens);
 }
 
 NANOVLLM_INLINE DiskTier::Files DiskTier::files_of(const TierSetup& setup,
                                                    const KvIdentity& identity) {
   check<ConfigError>(setup.keeps_prefixes,
-                     "disk_kv_path needs a prefix cache: the policy has none, or prefix_caching is "
+                     "DiskKv::path needs a prefix cache: the policy has none, or prefix_caching is "
                      "off");
   const KvShape shape = setup.runner.kv_shape();
   const std::int64_t num_ranks = setup.runner.num_ranks();
@@ -90,13 +92,13 @@ NANOVLLM_INLINE DiskTier::Files DiskTier::files_of(const TierSetup& setup,
       BlockFiles::file_bytes(text.size(), static_cast<std::size_t>(shape.block_size),
                              static_cast<std::size_t>(shape.num_layers * num_ranks),
                              static_cast<std::uint64_t>(shape.block_bytes() * num_ranks));
-  check<ConfigError>(setup.config.disk_kv_bytes >= file_bytes,
-                     "disk_kv_bytes: ", setup.config.disk_kv_bytes,
+  const auto disk = setup.config.extras.of<DiskKv>();
+  check<ConfigError>(disk.max_bytes >= file_bytes, "DiskKv::max_bytes: ", disk.max_bytes,
                      " bytes have no room for a block, whose file has ", file_bytes);
-  return {.directory = *setup.config.disk_kv_path,
-          .max_bytes = setup.config.disk_kv_bytes,
+  return {.directory = *disk.path,
+          .max_bytes = disk.max_bytes,
           .identity = std::move(text),
-          .min_tokens = setup.config.disk_kv_min_tokens};
+          .min_tokens = disk.min_tokens};
 }
 
 }  // namespace nanovllm

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -15,17 +16,38 @@
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/with/tiers/cpu/swap_blocks.hpp"
+#include "nanovllm/with/tiers/options.hpp"
 #include "nanovllm/with/tiers/swap_blocks.hpp"
 #include "nanovllm/with/tiers/swapping.hpp"
 #include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 namespace nanovllm {
 
-/// A step's copies between a pool and host memory, by the backend's ops, if it has them.
-template <class Backend, class Pool>
-requires(Pool::kHasHostBlocks&& RunsOp<
-         Backend, SwapBlocksArgs<KvElementOf<Pool>>>) struct OutsideCopies<Backend, Pool> {
-  static constexpr bool kAreMade = true;
+template <class Pool>
+concept HasHostBlocks = Pool::kHasHostBlocks;
+
+/// No copies between a pool and host memory: the backend has no ops for them.
+template <class Backend, HasHostBlocks Pool>
+struct OutsideCopies<Backend, Pool> {
+  static constexpr bool kAreAwaited = false;
+
+  static void check(std::int32_t num_blocks) {
+    nanovllm::check<ConfigError>(
+        num_blocks == 0, "HostKv::size: ", num_blocks,
+        " blocks in host memory were asked for, but the policy's Backend has no 'run' for "
+        "'SwapBlocksArgs'; see with/tiers/swap_blocks.hpp");
+  }
+  static void begin(Backend&, Pool&, VectorView<const BlockCopy> /*down*/,
+                    VectorView<const BlockCopy> /*up*/) {
+    throw Error("swap_blocks: the policy's Backend has none");
+  }
+  static void await(Backend&, std::int64_t /*layer*/) {}
+};
+
+/// A step's copies between a pool and host memory, by the backend's ops.
+template <class Backend, HasHostBlocks Pool>
+requires(RunsOp<Backend, SwapBlocksArgs<KvElementOf<Pool>>>) struct OutsideCopies<Backend, Pool> {
+  static void check(std::int32_t /*num_blocks*/) {}
   static constexpr bool kAreAwaited = RunsOp<Backend, AwaitSwapArgs>;
 
   static void begin(Backend& backend, Pool& pool, VectorView<const BlockCopy> down,
@@ -53,22 +75,22 @@ class HostObserver final : public StepObserver {
 
   void fill(EngineStats& stats) const override {
     const SwapStats& swaps = blocks_.swap_stats();
-    stats.num_swapped_out = swaps.num_out;
-    stats.num_swapped_in = swaps.num_in;
-    stats.num_swap_drops = swaps.num_dropped;
-    stats.num_swap_fallbacks = swaps.num_fallbacks;
-    stats.num_host_hit_tokens = blocks_.tier_stats().num_host_hit_tokens;
-    stats.num_host_kv_blocks = blocks_.host().num_blocks();
-    stats.num_free_host_kv_blocks = blocks_.num_free_host();
+    stats.extras.update(HostKvStats{.num_hit_tokens = blocks_.tier_stats().num_host_hit_tokens,
+                                    .num_swapped_out = swaps.num_out,
+                                    .num_swapped_in = swaps.num_in,
+                                    .num_swap_drops = swaps.num_dropped,
+                                    .num_swap_fallbacks = swaps.num_fallbacks,
+                                    .num_blocks = blocks_.host().num_blocks(),
+                                    .num_free_blocks = blocks_.num_free_host()});
   }
 
  private:
   const Blocks& blocks_;
 };
 
-/// With `EngineConfig::host_kv_size`, blocks that the prefix cache evicts are copied to host memory
-/// and are found there, and with SwapPreemption preempted sequences are copied there. See NoTiers
-/// for what a policy's `Tiers` has.
+/// With a `HostKv` in `EngineConfig::extras`, blocks that the prefix cache evicts are copied to
+/// host memory and are found there, and with SwapPreemption preempted sequences are copied there.
+/// See NoTiers for what a policy's `Tiers` has.
 struct HostTier {
   template <int kBlockSize, class Cache>
   using Blocks = TieredBlockManager<kBlockSize, Cache>;
@@ -76,8 +98,7 @@ struct HostTier {
 
   static void validate(const EngineConfig& config);
 
-  [[nodiscard]] static std::int32_t num_host_blocks(const EngineConfig& config,
-                                                    const KvShape& shape);
+  [[nodiscard]] static std::int32_t num_outside(const EngineConfig& config, const PoolPlan& pool);
   template <class Blocks>
   [[nodiscard]] static Blocks make_blocks(std::int32_t num_blocks, std::int32_t num_host_blocks,
                                           bool enable_prefix_caching) {
@@ -93,9 +114,6 @@ struct HostTier {
       return observers;
     };
   }
-
-  /// Throws ConfigError unless `host_kv_size` is a number of blocks or bytes.
-  static void check_host_size(const EngineConfig& config);
 };
 
 static_assert(TiersLike<HostTier>);
@@ -104,30 +122,25 @@ static_assert(TiersLike<HostTier>);
 
 #if NANOVLLM_BODIES
 
-#include <string>
-
-#include "nanovllm/core/error.hpp"
-
 namespace nanovllm {
 
 NANOVLLM_INLINE void HostTier::validate(const EngineConfig& config) {
-  check_host_size(config);
-  NoTiers::check_no_disk(config, "HostTier");
+  config.extras.of<HostKv>().validate();
 }
 
-NANOVLLM_INLINE std::int32_t HostTier::num_host_blocks(const EngineConfig& config,
-                                                       const KvShape& shape) {
-  const KvSize& host = config.host_kv_size;
-  return host.count() == 0 ? 0 : num_kv_blocks(host, shape, 0, 1, "host_kv_size");
-}
-
-NANOVLLM_INLINE void HostTier::check_host_size(const EngineConfig& config) {
-  const KvSize& host = config.host_kv_size;
-  const bool is_share = host.kind() == KvSize::Kind::memory_share;
+NANOVLLM_INLINE std::int32_t HostTier::num_outside(const EngineConfig& config,
+                                                   const PoolPlan& pool) {
+  const KvSize size = config.extras.of<HostKv>().size;
+  if (size.count() == 0) return 0;
+  const std::int32_t num_blocks = num_kv_blocks(size, pool.shape, 0, 1, "HostKv::size");
+  const std::int64_t block_bytes = pool.shape.block_bytes();
+  // A device's memory is another, and only the host knows of its own.
   check<ConfigError>(
-      !is_share && host.count() >= 0,
-      "host_kv_size must be a number of blocks or of bytes, 0 for none; got ",
-      is_share ? concat("a share of the memory, ", host.share()) : concat(host.count()));
+      pool.is_on_device || num_blocks <= pool.available_bytes / block_bytes - pool.num_blocks,
+      "HostKv::size: ", num_blocks, " blocks of ", block_bytes,
+      " bytes were asked for, and kv_size has ", pool.num_blocks, "; ", pool.available_bytes,
+      " bytes are available for both");
+  return num_blocks;
 }
 
 }  // namespace nanovllm

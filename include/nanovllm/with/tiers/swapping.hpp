@@ -22,7 +22,7 @@
 
 namespace nanovllm {
 
-/// Preempts the sequence that came last; it waits in host memory (`EngineConfig::host_kv_size`):
+/// Preempts the sequence that came last; it waits in host memory (`HostKv`):
 /// its blocks are copied twice over the bus, and none of its tokens is computed again.
 struct SwapPreemption : RecomputePreemption {
   [[nodiscard]] static bool swaps(const Sequence&) noexcept { return true; }

@@ -10,6 +10,7 @@
 #include "catch.hpp"
 #include "engine/laws/law_matrix.hpp"
 #include "engine/models.hpp"
+#include "kv_stats.hpp"
 #include "nanovllm/full_policy.hpp"
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
@@ -130,9 +131,9 @@ TEST_CASE("blocks of a KV format are found on disk, and not those of another", "
   const nanovllm_test::TempDirectory folder;
   EngineConfig c = config();
   c.kv_size = KvSize::blocks(16);
-  c.host_kv_size = KvSize::blocks(32);
-  c.disk_kv_path = folder.path();
-  c.disk_kv_min_tokens = 1;
+  c.extras.set(HostKv{KvSize::blocks(32)});
+  c.extras.edit<DiskKv>().path = folder.path();
+  c.extras.edit<DiskKv>().min_tokens = 1;
   const std::vector<TokenId> prompt = random_prompt(3, 100, 4000);
   Trace expected;
   {
@@ -144,11 +145,11 @@ TEST_CASE("blocks of a KV format are found on disk, and not those of another", "
   {
     Engine<AnyModel, FullFloat32Policy> exact(c);
     static_cast<void>(exact.generate(prompt, sampled()));
-    CHECK(exact.stats().num_disk_hit_tokens == 0);
+    CHECK(disk_kv(exact.stats()).num_hit_tokens == 0);
   }
   Engine<AnyModel, Int8Policy> engine(c);
   const Output output = engine.generate(prompt, sampled());
-  CHECK(engine.stats().num_disk_hit_tokens > 0);
+  CHECK(disk_kv(engine.stats()).num_hit_tokens > 0);
   CHECK(trace_of(output).tokens == expected.tokens);
   CHECK(trace_of(output).logprobs == expected.logprobs);
   engine.check_invariants();

@@ -7,6 +7,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "kv_stats.hpp"
 #include "nanovllm/with/moe/expert_parallel.hpp"
 #include "nanovllm/with/sessions.hpp"
 #include "with/moe/parity/qwen3_moe_checkpoint.hpp"
@@ -57,14 +58,12 @@ EngineConfig config(const Division& division, const std::filesystem::path& direc
   return {
       .model = files().path(),
       .tensor_parallel = division.ranks,
-      .extras = {ExpertParallel{.on = division.by_experts, .tensor_parallel = division.columns}},
+      .extras = {ExpertParallel{.on = division.by_experts, .tensor_parallel = division.columns},
+                 HostKv{KvSize::blocks(40)}, DiskKv{.path = directory / "disk", .min_tokens = 1}},
       .num_threads = division.ranks,
       .max_num_seqs = 4,
       .max_model_len = 64,
       .kv_size = KvSize::blocks(16),
-      .host_kv_size = KvSize::blocks(40),
-      .disk_kv_path = directory / "disk",
-      .disk_kv_min_tokens = 1,
       .overlap = false};
 }
 
@@ -113,7 +112,7 @@ TEST_CASE("files of a mesh are found by that mesh alone", "[disk][session_file][
       for (std::size_t t = 0; t < out.logprobs.size(); ++t)
         CHECK(out.logprobs[t].logprob == cold[reader].logprobs[t].logprob);
       const bool is_same = writer == reader;
-      CHECK((engine.stats().num_disk_hit_tokens > 0) == is_same);
+      CHECK((disk_kv(engine.stats()).num_hit_tokens > 0) == is_same);
       CHECK(is_loaded([&] { static_cast<void>(Session::load(engine, from / "session")); }) ==
             is_same);
       CHECK(is_loaded([&] { load_cache(engine, from); }) == is_same);

@@ -30,6 +30,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "kv_stats.hpp"
 #include "nanovllm/with/beams.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
 
@@ -108,9 +109,9 @@ std::int64_t vocab() {
 EngineConfig config_of(const Folder& folder, std::int64_t num_host_blocks = 16) {
   EngineConfig config{.model = model_directory(kModel), .num_threads = 1, .max_model_len = 128};
   config.kv_size = KvSize::blocks(9);
-  config.host_kv_size = KvSize::blocks(num_host_blocks);
-  config.disk_kv_path = folder.path;
-  config.disk_kv_min_tokens = 1;
+  config.extras.set(HostKv{KvSize::blocks(num_host_blocks)});
+  config.extras.edit<DiskKv>().path = folder.path;
+  config.extras.edit<DiskKv>().min_tokens = 1;
   return config;
 }
 
@@ -166,7 +167,7 @@ EngineStats settle(Engine& engine) {
   for (int i = 0; i < 10'000; ++i) {
     engine.step();
     const EngineStats stats = engine.stats();
-    if (stats.num_free_host_kv_blocks == stats.num_host_kv_blocks) return stats;
+    if (host_kv(stats).num_free_blocks == host_kv(stats).num_blocks) return stats;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   FAIL("blocks of the host stay pinned");
@@ -207,7 +208,7 @@ template <class Engine>
 void check_books(Engine& engine, const Folder& folder) {
   const auto agree = [&] {
     return !has_parts(folder) &&
-           engine.stats().num_disk_blocks == static_cast<std::int64_t>(folder.files().size());
+           disk_kv(engine.stats()).num_blocks == static_cast<std::int64_t>(folder.files().size());
   };
   for (int i = 0; i < 10'000 && !agree(); ++i) {
     engine.step();
@@ -248,8 +249,8 @@ TEMPLATE_TEST_CASE("read from disk = computed", "[laws][disk]", HashPolicy, Radi
   {
     Engine<AnyModel, TestType> engine(config);
     const EngineStats stats = serve(engine);
-    CHECK(stats.num_disk_writes > 8);
-    CHECK(stats.num_disk_failures == 0);
+    CHECK(disk_kv(stats).num_writes > 8);
+    CHECK(disk_kv(stats).num_failures == 0);
     check_books(engine, folder);
   }
   REQUIRE(!has_parts(folder));
@@ -257,12 +258,12 @@ TEMPLATE_TEST_CASE("read from disk = computed", "[laws][disk]", HashPolicy, Radi
   check_books(engine, folder);
   const Output first = engine.generate(prompt_of(0), params_of(0));
   check_output(first, 0);
-  CHECK(engine.stats().num_disk_hit_tokens == first.num_cached_tokens);
+  CHECK(disk_kv(engine.stats()).num_hit_tokens == first.num_cached_tokens);
   CHECK(first.num_cached_tokens >= (num_host_blocks == 4 ? 8 : 32));
   const EngineStats stats = serve(engine, 2);
-  CHECK(stats.num_disk_failures == 0);
-  CHECK(stats.num_disk_hit_tokens > first.num_cached_tokens);
-  CHECK(stats.num_disk_hit_tokens <= stats.num_host_hit_tokens);
+  CHECK(disk_kv(stats).num_failures == 0);
+  CHECK(disk_kv(stats).num_hit_tokens > first.num_cached_tokens);
+  CHECK(disk_kv(stats).num_hit_tokens <= host_kv(stats).num_hit_tokens);
   check_books(engine, folder);
 
   // All at once, in two engines that share the directory.
@@ -282,8 +283,8 @@ TEMPLATE_TEST_CASE("read from disk = computed", "[laws][disk]", HashPolicy, Radi
     REQUIRE(outputs[i]);
     check_output(*outputs[i], i % kNumPrompts);
   }
-  CHECK(settle(other).num_disk_hit_tokens > 0);
-  CHECK(settle(engine).num_disk_failures == 0);
+  CHECK(disk_kv(settle(other)).num_hit_tokens > 0);
+  CHECK(disk_kv(settle(engine)).num_failures == 0);
 }
 
 namespace {
@@ -331,7 +332,7 @@ TEMPLATE_TEST_CASE("swapping, a disk tier, overlap and aborts at once change no 
   config.max_num_seqs = 8;
   config.max_num_batched_tokens = 64;
   config.kv_size = KvSize::blocks(96 / kBlock);
-  config.disk_kv_min_tokens = 8;
+  config.extras.edit<DiskKv>().min_tokens = 8;
   config.overlap = true;
   std::int64_t num_swapped_out = 0, num_disk_hit_tokens = 0;
   for (int round = 0; round < 4; ++round) {  // each finds the files of those before it
@@ -361,16 +362,16 @@ TEMPLATE_TEST_CASE("swapping, a disk tier, overlap and aborts at once change no 
       if (outputs[i]->finish_reason == FinishReason::length) CHECK(tokens == all);
     }
     const EngineStats stats = engine.stats();
-    CHECK(stats.num_disk_failures == 0);
-    num_swapped_out += stats.num_swapped_out;
-    num_disk_hit_tokens += stats.num_disk_hit_tokens;
+    CHECK(disk_kv(stats).num_failures == 0);
+    num_swapped_out += host_kv(stats).num_swapped_out;
+    num_disk_hit_tokens += disk_kv(stats).num_hit_tokens;
   }
   CHECK((num_swapped_out > 0 && num_disk_hit_tokens > 0));
   if (!kBitEqual) return;  // then the last bits of keys and values depend on the batch
 
   // The files are those of an engine that serves the same requests one by one.
   const Folder calm_folder("_calm");
-  config.disk_kv_path = calm_folder.path;
+  config.extras.edit<DiskKv>().path = calm_folder.path;
   config.overlap = false;
   {
     Engine<AnyModel, TestType> engine(config);
@@ -416,7 +417,7 @@ TEST_CASE("samples and beams of what was read = of what was computed", "[laws][d
   config.kv_size = KvSize::blocks(20);
   EngineConfig plain = config;
   plain.prefix_caching = false;
-  plain.disk_kv_path.reset();
+  plain.extras.edit<DiskKv>().path.reset();
   plain.kv_size.reset();
   DiskEngine undisturbed(plain);
   std::int64_t num_hits = 0;
@@ -427,7 +428,7 @@ TEST_CASE("samples and beams of what was read = of what was computed", "[laws][d
       CHECK(answer_of(engine, i) == answer_of(undisturbed, i));
       settle(engine);
     }
-    num_hits = engine.stats().num_disk_hit_tokens;
+    num_hits = disk_kv(engine.stats()).num_hit_tokens;
     CHECK((num_hits > 0 || run == 0));
     for (std::size_t i = 4; i < kNumPrompts; ++i) {  // all that is in the pool goes down
       check_output(engine.generate(prompt_of(i), params_of(i)), i);
@@ -457,7 +458,7 @@ TEST_CASE("files that are bad cost time and nothing else", "[laws][disk]") {
   }
   DiskEngine engine(config_of(folder));
   const EngineStats stats = serve(engine, 2);
-  CHECK(stats.num_disk_failures > 0);
+  CHECK(disk_kv(stats).num_failures > 0);
   check_books(engine, folder);
 
   for (const fs::path& file : folder.files()) fs::remove(file);  // by another process
@@ -472,20 +473,20 @@ TEST_CASE("the limit in bytes holds, and another model's files are not used", "[
   fill(folder);
   const std::uintmax_t one = fs::file_size(folder.files().front());
   EngineConfig config = config_of(folder);
-  config.disk_kv_bytes = 5 * one + one / 2;
+  config.extras.edit<DiskKv>().max_bytes = 5 * one + one / 2;
   DiskEngine engine(config);
   CHECK(folder.files().size() == 5);
   serve(engine);
-  for (int i = 0; i < 10'000 && settle(engine).num_disk_blocks != 5; ++i)
+  for (int i = 0; i < 10'000 && disk_kv(settle(engine)).num_blocks != 5; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // one goes before one comes
-  CHECK(engine.stats().num_disk_blocks == 5);
+  CHECK(disk_kv(engine.stats()).num_blocks == 5);
   CHECK(folder.files().size() == 5);
 
   EngineConfig noise = config_of(folder);
   DiskEngine other(Qwen3Config::load(model_directory(kModel)), RandomWeights{.seed = 3}, noise);
   for (std::size_t i = 0; i < 3; ++i) CHECK(other.generate(prompt_of(i), params_of(i)).error == "");
   const EngineStats stats = settle(other);
-  CHECK((stats.num_disk_hit_tokens == 0 && stats.num_disk_failures == 0));
+  CHECK((disk_kv(stats).num_hit_tokens == 0 && disk_kv(stats).num_failures == 0));
 }
 
 TEST_CASE("a request that waits for the disk holds nobody up, and can be aborted", "[disk]") {
@@ -506,7 +507,7 @@ TEST_CASE("a request that waits for the disk holds nobody up, and can be aborted
   step_until(engine, [&] { return second.has_value(); });
   CHECK((!first && !duplicate));
   CHECK(engine.stats().num_waiting == 2);
-  CHECK(engine.stats().num_free_host_kv_blocks < 16);  // taken to be read to
+  CHECK(host_kv(engine.stats()).num_free_blocks < 16);  // taken to be read to
 
   // Nothing else to do: a step waits for a while and says that there is work.
   const auto begin = std::chrono::steady_clock::now();
@@ -523,7 +524,8 @@ TEST_CASE("a request that waits for the disk holds nobody up, and can be aborted
   step_until(engine, [&] { return duplicate.has_value(); });
   check_output(*duplicate, 0);
   const EngineStats stats = settle(engine);
-  CHECK((stats.num_waiting == 0 && stats.num_disk_hit_tokens == 0 && stats.num_disk_failures > 0));
+  CHECK((stats.num_waiting == 0 && disk_kv(stats).num_hit_tokens == 0 &&
+         disk_kv(stats).num_failures > 0));
 }
 
 TEST_CASE("reset and destruction while blocks are read", "[disk]") {
@@ -543,7 +545,7 @@ TEST_CASE("reset and destruction while blocks are read", "[disk]") {
     engine->reset();
     engine->check_invariants();
     CHECK(engine->stats().num_waiting == 2);
-    CHECK(engine->stats().num_free_host_kv_blocks == 16);  // nothing is read any more
+    CHECK(host_kv(engine->stats()).num_free_blocks == 16);  // nothing is read any more
     step_until(*engine, [&] { return output && duplicate; });
     check_output(*output, 0);
     check_output(*duplicate, 0);
@@ -569,7 +571,7 @@ TEST_CASE("an engine that goes has written what it had begun to", "[disk]") {
   CHECK(!folder.files().empty());
   CHECK(!has_parts(folder));
   DiskEngine engine(config_of(folder));
-  CHECK(serve(engine).num_disk_failures == 0);
+  CHECK(disk_kv(serve(engine)).num_failures == 0);
 }
 
 TEST_CASE("run hears of requests while others wait for the disk", "[disk]") {
@@ -617,13 +619,13 @@ TEST_CASE("every rank's part comes back from disk", "[laws][disk]") {
         CHECK(std::abs(output.logprobs[j].logprob - first[i].logprobs[j]) < 2e-5f);
       settle(engine);
     }
-    CHECK(engine.stats().num_disk_failures == 0);
-    CHECK((engine.stats().num_disk_hit_tokens > 0 || run == 0));
+    CHECK(disk_kv(engine.stats()).num_failures == 0);
+    CHECK((disk_kv(engine.stats()).num_hit_tokens > 0 || run == 0));
   }
   config.tensor_parallel = 1;  // a rank's part of a block is another then
   DiskEngine engine(config);
   check_output(engine.generate(prompt_of(1), params_of(1)), 1);
-  CHECK(engine.stats().num_disk_hit_tokens == 0);
+  CHECK(disk_kv(engine.stats()).num_hit_tokens == 0);
 }
 
 TEST_CASE("settings of the disk tier that cannot be are named", "[disk]") {
@@ -634,17 +636,17 @@ TEST_CASE("settings of the disk tier that cannot be are named", "[disk]") {
     CHECK_THROWS_AS(DiskEngine(config), ConfigError);
     CHECK_THROWS_WITH(DiskEngine(config), Contains(what));
   };
-  check_refused(config_of(folder, 0), "host_kv_size is 0");
+  check_refused(config_of(folder, 0), "HostKv::size is 0");
   EngineConfig config = config_of(folder);
   config.prefix_caching = false;
-  check_refused(config, "disk_kv_path needs a prefix cache");
+  check_refused(config, "DiskKv::path needs a prefix cache");
   config = config_of(folder);
-  config.disk_kv_min_tokens = 0;
-  check_refused(config, "disk_kv_min_tokens must be >= 1, got 0");
+  config.extras.edit<DiskKv>().min_tokens = 0;
+  check_refused(config, "DiskKv::min_tokens must be >= 1, got 0");
   config = config_of(folder);
-  config.disk_kv_bytes = 100;
-  check_refused(config, "disk_kv_bytes: 100 bytes have no room");
+  config.extras.edit<DiskKv>().max_bytes = 100;
+  check_refused(config, "DiskKv::max_bytes: 100 bytes have no room");
   config = config_of(folder);
-  config.disk_kv_path = "/proc/nowhere";
+  config.extras.edit<DiskKv>().path = "/proc/nowhere";
   check_refused(config, "/proc/nowhere");
 }

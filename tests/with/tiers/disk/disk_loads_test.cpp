@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "kv_stats.hpp"
 #include "with/tiers/disk/disk_rig.hpp"
 
 using namespace disk_rig;
@@ -30,7 +31,7 @@ TEST_CASE("a request waits for its blocks and finds them in the host's pool", "[
   CHECK(!rig.loads->is_loading());
   const PrefixMatch found = rig.match(tokens);
   CHECK((found.num_tokens == 16 && found.outside.size() == 4));
-  CHECK(rig.stats().num_disk_failures == 0);
+  CHECK(disk_kv(rig.stats()).num_failures == 0);
 
   // They stay until it is admitted.
   std::vector<BlockId> others;
@@ -40,13 +41,13 @@ TEST_CASE("a request waits for its blocks and finds them in the host's pool", "[
   CHECK(rig.match(tokens).num_tokens == 16);
   rig.blocks.adopt(found, 17);
   rig.blocks.end_copies();
-  CHECK(rig.stats().num_disk_hit_tokens == 16);
+  CHECK(disk_kv(rig.stats()).num_hit_tokens == 16);
   sequence_of(*request).status = SequenceStatus::running;
   rig.loads->release_admitted();
   rig.check_invariants();
   rig.blocks.adopt(rig.match(tokens), 17);
   rig.blocks.end_copies();
-  CHECK(rig.stats().num_disk_hit_tokens == 16);  // the second time they were in memory
+  CHECK(disk_kv(rig.stats()).num_hit_tokens == 16);  // the second time they were in memory
   CHECK(rig.blocks.num_free_host() == 4);
   // The first block goes last: the others are worth nothing without it.
   CHECK(rig.blocks.allocate_host(1, others));
@@ -138,7 +139,7 @@ TEST_CASE("what is read goes after its parents or nowhere", "[disk]") {
     fs::resize_file(folder.path / (name.hex() + ".kvblock"), 60);  // the last
     finish();
     CHECK(rig.match(tokens).num_tokens == 12);
-    CHECK(rig.stats().num_disk_failures == 1);
+    CHECK(disk_kv(rig.stats()).num_failures == 1);
     CHECK(rig.blocks.host().num_free() == 15);
   }
   SECTION("the request ends meanwhile") {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "kv_stats.hpp"
 #include "with/tiers/disk/disk_rig.hpp"
 
 using namespace disk_rig;
@@ -94,7 +95,7 @@ TEST_CASE("two steps under way that copy to the same block of the host write it 
     REQUIRE(other.loads->begin(*request, 0));
     other.poll_until([&] { return !other.added.empty(); });
     CHECK(other.match(tokens).outside.size() == 3);
-    CHECK(other.stats().num_disk_failures == 0);
+    CHECK(disk_kv(other.stats()).num_failures == 0);
   }
   SECTION("the second is cancelled") {
     rig.blocks.forget_saved(saved);
@@ -163,5 +164,5 @@ TEST_CASE("where the queue has no room a block is unpinned and not written", "[d
   rig.loads->save(copies, 1);
   rig.check_invariants();
   rig.wait_for_saves();
-  CHECK((rig.disk->size() >= 1 && rig.stats().num_disk_failures == 0));
+  CHECK((rig.disk->size() >= 1 && disk_kv(rig.stats()).num_failures == 0));
 }

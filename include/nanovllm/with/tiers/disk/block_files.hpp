@@ -159,13 +159,13 @@ NANOVLLM_INLINE std::span<const std::byte> bytes_of(const DiskName& name) {
 NANOVLLM_INLINE BlockFiles::BlockFiles(std::filesystem::path directory, std::string identity)
     : directory_(std::move(directory)), identity_(std::move(identity)) {
   std::error_code error = make_private_directories(directory_);
-  check<ConfigError>(!error, "disk_kv_path: cannot make the directory '", directory_.string(),
+  check<ConfigError>(!error, "DiskKv::path: cannot make the directory '", directory_.string(),
                      "': ", error.message());
-  check<ConfigError>(std::filesystem::is_directory(directory_, error), "disk_kv_path: '",
+  check<ConfigError>(std::filesystem::is_directory(directory_, error), "DiskKv::path: '",
                      directory_.string(), "' is no directory");
   const std::filesystem::path probe = directory_ / concat("probe.", ::getpid());
   const int file = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  check<ConfigError>(file >= 0, "disk_kv_path: cannot write to the directory '",
+  check<ConfigError>(file >= 0, "DiskKv::path: cannot write to the directory '",
                      directory_.string(), "': ", std::strerror(errno));
   ::close(file);
   ::unlink(probe.c_str());

@@ -24,6 +24,7 @@
 #include "nanovllm/with/tiers/disk/disk_saves.hpp"
 #include "nanovllm/with/tiers/disk/disk_store.hpp"
 #include "nanovllm/with/tiers/disk_name.hpp"
+#include "nanovllm/with/tiers/options.hpp"
 
 namespace nanovllm {
 
@@ -194,10 +195,10 @@ class DiskLoads {
 
   void fill(EngineStats& stats) const {
     const DiskStats disk = disk_->stats();
-    stats.num_disk_hit_tokens = blocks_.tier_stats().num_disk_hit_tokens;
-    stats.num_disk_blocks = disk.num_blocks;
-    stats.num_disk_writes = disk.num_writes;
-    stats.num_disk_failures = disk.num_failures;
+    stats.extras.update(DiskKvStats{.num_hit_tokens = blocks_.tier_stats().num_disk_hit_tokens,
+                                    .num_blocks = disk.num_blocks,
+                                    .num_writes = disk.num_writes,
+                                    .num_failures = disk.num_failures});
   }
 
   /// Throws Error naming the broken invariant.

@@ -138,7 +138,7 @@ NANOVLLM_INLINE DiskQueue::DiskQueue(DiskStore& disk, std::size_t max_saves, uns
     start(num_threads > 0 ? num_threads : half);
   } catch (const std::system_error& error) {
     finish();
-    throw ConfigError(concat("disk_kv_path: no thread for reading and writing: ", error.what()));
+    throw ConfigError(concat("DiskKv::path: no thread for reading and writing: ", error.what()));
   } catch (...) {
     finish();
     throw;

@@ -131,7 +131,7 @@ NANOVLLM_INLINE DiskStore::DiskStore(std::filesystem::path directory, std::uint6
     for (const File& file : files_.list()) index(file.name, file.num_bytes);
     make_room(0);
   } catch (const std::filesystem::filesystem_error& error) {
-    throw ConfigError(concat("disk_kv_path: cannot read '", files_.directory().string(),
+    throw ConfigError(concat("DiskKv::path: cannot read '", files_.directory().string(),
                              "': ", error.code().message()));
   }
 }
