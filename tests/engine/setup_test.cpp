@@ -31,7 +31,7 @@ class FakeRunner : public StepRunner, public PoolContents {
   [[nodiscard]] PoolContents& pool() override { return *this; }
   void read_blocks(std::span<const BlockId>, std::span<std::byte>) override {}
   void write_blocks(std::span<const BlockId>, std::span<const std::byte>) override {}
-  [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId) override { return {}; }
+  [[nodiscard]] std::vector<std::span<std::byte>> outside_block(BlockId) override { return {}; }
   void run_worker() override {}
   [[nodiscard]] Health health() const override { return {}; }
   void reset() override {}

@@ -226,7 +226,7 @@ inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
 }  // namespace prefix_cache_of_another_size
 
 namespace tiers {
-// says: nanovllm: the policy's Tiers must have kHasHostPool
+// says: nanovllm: the policy's Tiers must have Pools
 struct Wrong : DefaultPolicy {
   using Tiers = Nothing;
 };
@@ -238,7 +238,7 @@ namespace tiers_without_observer {
 struct Half {
   template <int kBlockSize, class Cache>
   using Blocks = BlockManager<kBlockSize, Cache>;
-  static constexpr bool kHasHostPool = false;
+  using Pools = PlainPools;
   static void validate(const EngineConfig&) {}
   static std::int32_t num_outside(const EngineConfig&, const PoolPlan&) { return 0; }
 };

@@ -61,20 +61,9 @@ TEST_CASE("a pool of the wrong element size or of nothing is refused", "[kv_pool
   REQUIRE_THROWS_AS(Pool(shape, 0), ConfigError);
   shape.element_bytes = 2;
   REQUIRE_THROWS_AS(Pool(shape, 1), ConfigError);
+  REQUIRE_THROWS_AS(Pool(kShape, 1, -1), ConfigError);
+  REQUIRE_THROWS_AS(Pool(kShape, 1, 1), ConfigError);  // none has blocks outside
   Pool pool(kShape, 1);
   REQUIRE_THROWS_AS(pool.layer(3), Error);
   REQUIRE_THROWS_AS(pool.layer(-1), Error);
-}
-
-TEST_CASE("blocks in host memory have the same layout in memory of their own", "[kv_pool]") {
-  KvPool<float, std::vector<float>, CountingBuffer<float>> pool(kShape, 7, 2);
-  REQUIRE((pool.num_host_blocks() == 2 && pool.num_blocks() == 7));
-  const KvView<float> first = pool.host_layer(0), second = pool.host_layer(1);
-  REQUIRE((first.num_blocks == 2 && first.block_stride() == pool.layer(0).block_stride()));
-  REQUIRE(second.data - first.data == 2 * first.block_stride());
-  REQUIRE(pool.layer(1).data - pool.layer(0).data == 7 * first.block_stride());
-  REQUIRE_THROWS_AS(pool.host_layer(3), Error);
-  using Pool = KvPool<float, std::vector<float>>;
-  REQUIRE(Pool(kShape, 1).num_host_blocks() == 0);
-  REQUIRE_THROWS_AS(Pool(kShape, 1, -1), ConfigError);
 }

@@ -209,7 +209,7 @@ consteval bool check_policy_slots() {
                   "kv.block_size tokens");
   } else if constexpr (!detail::HasBlocks<P>) {
     static_assert(kFits<typename P::Tiers>,
-                  "nanovllm: the policy's Tiers must have kHasHostPool, validate(config), "
+                  "nanovllm: the policy's Tiers must have Pools, validate(config), "
                   "num_outside(config, pool), make_blocks, observer and the block manager "
                   "Blocks<block_size, Cache>; see engine/tiers/no_tiers.hpp and docs/policies.md");
   } else if constexpr (!detail::MakesBlocks<typename P::Tiers, BlocksOf<P>>) {

@@ -1,6 +1,5 @@
 #pragma once
-/// The memory of the paged KV cache, all layers in one piece, and of the pool in host memory that
-/// its blocks are copied to.
+/// The memory of the paged KV cache, all layers in one piece.
 
 #include <algorithm>
 #include <concepts>
@@ -21,57 +20,38 @@ concept KvBufferLike = std::constructible_from<Buffer, std::size_t> && requires(
   { buffer.data() } -> std::convertible_to<T*>;
 };
 
-/// The host memory of a pool that has no blocks there.
-struct NoHostBuffer {
-  explicit NoHostBuffer(std::size_t) {}
-  [[nodiscard]] static std::nullptr_t data() { return nullptr; }
-};
-
 /// Owns the keys and values of every layer, `[layer][block][K | V][kv_head]` tiles, row-major, and
 /// hands out views of single layers. See KvView for a tile.
 ///
-/// @tparam F           format of the cache.
-/// @tparam Buffer      where it lives: `cpu::AlignedBuffer<KvStored<F>>`, or device memory.
-/// @tparam HostBuffer  where the blocks in host memory are: page-locked, if there is a device; or
-///                     NoHostBuffer for a pool without them.
-template <KvFormat F, class Buffer, class HostBuffer = Buffer>
+/// @tparam F       format of the cache.
+/// @tparam Buffer  where it lives: `cpu::AlignedBuffer<KvStored<F>>`, or device memory.
+template <KvFormat F, class Buffer>
 class KvPool {
+ protected:
   using Stored = KvStored<F>;
-  static_assert(KvBufferLike<Buffer, Stored> && KvBufferLike<HostBuffer, Stored>,
-                "'Buffer' and 'HostBuffer' must be constructible from a number of elements and "
-                "have a data() that converts to a pointer to one");
+  static_assert(KvBufferLike<Buffer, Stored>,
+                "'Buffer' must be constructible from a number of elements and have a data() that "
+                "converts to a pointer to one");
 
  public:
-  /// Whether there may be blocks in host memory.
-  static constexpr bool kHasHostBlocks = !std::same_as<HostBuffer, NoHostBuffer>;
-
-  /// Takes num_blocks · shape.block_bytes() bytes, and num_host_blocks times as many of the host's.
-  /// `shape` must have the format's bytes of an element and of a scale. Throws ConfigError for
-  /// numbers that cannot be.
-  KvPool(const KvShape& shape, std::int32_t num_blocks, std::int32_t num_host_blocks = 0)
-      : shape_(checked(shape, num_blocks, num_host_blocks)),
+  /// Takes num_blocks · shape.block_bytes() bytes. `shape` must have the format's bytes of an
+  /// element and of a scale. Throws ConfigError for numbers that cannot be.
+  /// @param num_outside  of a pool that has more blocks outside; here 0.
+  KvPool(const KvShape& shape, std::int32_t num_blocks, std::int32_t num_outside = 0)
+      : shape_(checked(shape, num_blocks, num_outside)),
         num_blocks_(num_blocks),
-        num_host_blocks_(num_host_blocks),
-        buffer_(elements(num_blocks)),
-        host_buffer_(elements(num_host_blocks)) {}
+        buffer_(elements(num_blocks)) {}
 
   /// Keys and values of layer `layer`, 0 ≤ layer < num_layers(). Valid as long as the pool is; the
   /// views of different layers do not overlap.
   [[nodiscard]] KvView<F> layer(std::int64_t layer) {
     return view(buffer_.data(), num_blocks_, layer);
   }
-  /// The same for the blocks in host memory, in the same layout.
-  [[nodiscard]] KvView<F> host_layer(std::int64_t layer) {
-    return view(host_buffer_.data(), num_host_blocks_, layer);
-  }
 
   [[nodiscard]] const KvShape& shape() const { return shape_; }
   [[nodiscard]] std::int64_t num_layers() const { return shape_.num_layers; }
   [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(num_blocks_); }
-  [[nodiscard]] std::int32_t num_host_blocks() const {
-    return static_cast<std::int32_t>(num_host_blocks_);
-  }
-  /// Bytes of the whole pool, without those of the host's.
+  /// Bytes of the whole pool.
   [[nodiscard]] std::int64_t size_bytes() const { return num_blocks_ * shape_.block_bytes(); }
 
  private:
@@ -79,7 +59,7 @@ class KvPool {
   static constexpr std::int64_t kScaleBytes = kKvScaleBytes<F>;
 
   static const KvShape& checked(const KvShape& shape, std::int32_t num_blocks,
-                                std::int32_t num_host_blocks) {
+                                std::int32_t num_outside) {
     check<ConfigError>(shape.element_bytes == kElementBytes, "KV pool: element_bytes must be ",
                        kElementBytes, ", got ", shape.element_bytes);
     check<ConfigError>(shape.scale_bytes == kScaleBytes, "KV pool: scale_bytes must be ",
@@ -93,16 +73,17 @@ class KvPool {
     check<ConfigError>(shape.block_bytes() > 0 && num_blocks > 0,
                        "KV pool: needs at least one block of at least one byte, got ", num_blocks,
                        " blocks of ", shape.block_bytes(), " bytes");
-    check<ConfigError>(num_host_blocks >= 0,
-                       "KV pool: the number of blocks in host memory must be >= 0, got ",
-                       num_host_blocks);
-    check<ConfigError>(kHasHostBlocks || num_host_blocks == 0, "KV pool: ", num_host_blocks,
-                       " blocks in host memory were asked for; the policy's Tiers has none");
+    check<ConfigError>(num_outside == 0, "KV pool: ", num_outside,
+                       " blocks outside of it were asked for; the policy's Tiers has none");
     return shape;
   }
+
+ protected:
+  /// Of so many blocks.
   [[nodiscard]] std::size_t elements(std::int64_t num_blocks) const {
     return static_cast<std::size_t>(num_blocks * shape_.block_bytes() / kElementBytes);
   }
+  /// Of a layer in `data`, which has all layers of `num_blocks` blocks.
   [[nodiscard]] KvView<F> view(Stored* data, std::int64_t num_blocks, std::int64_t layer) const {
     check(layer >= 0 && layer < shape_.num_layers, "KV pool: layer must be in [0, ",
           shape_.num_layers, "), got ", layer);
@@ -110,11 +91,10 @@ class KvPool {
              shape_.block_size, shape_.num_kv_heads, shape_.head_dim}};
   }
 
+ private:
   KvShape shape_;
   std::int64_t num_blocks_;
-  std::int64_t num_host_blocks_;
   Buffer buffer_;
-  HostBuffer host_buffer_;
 };
 
 }  // namespace nanovllm

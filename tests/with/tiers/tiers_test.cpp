@@ -192,12 +192,12 @@ TEST_CASE("without tiers there is no host pool, neither in the books nor in memo
   // Both tiers have one runner.
   STATIC_REQUIRE(std::is_same_v<RunnerOf<HostPolicy>, RunnerOf<DiskPolicy>>);
   STATIC_REQUIRE(!std::is_same_v<RunnerOf<HostPolicy>, RunnerOf<DevicePolicy>>);
-  STATIC_REQUIRE(!RunnerOf<DevicePolicy>::Pool::kHasHostBlocks);
-  STATIC_REQUIRE(RunnerOf<DiskPolicy>::Pool::kHasHostBlocks);
+  STATIC_REQUIRE(!HasHostBlocks<RunnerOf<DevicePolicy>::Pool>);
+  STATIC_REQUIRE(HasHostBlocks<RunnerOf<DiskPolicy>::Pool>);
   using Pool = RunnerOf<DevicePolicy>::Pool;
   const KvShape shape{
       .num_layers = 1, .num_kv_heads = 1, .head_dim = 4, .block_size = 8, .element_bytes = 4};
-  CHECK(Pool(shape, 2).num_host_blocks() == 0);
+  CHECK(Pool(shape, 2).num_blocks() == 2);
   CHECK_THROWS_WITH(Pool(shape, 2, 1), Catch::Matchers::Contains("the policy's Tiers has none"));
   CHECK(describe<DevicePolicy>().find("\nTiers          NoTiers\n") != std::string::npos);
 }

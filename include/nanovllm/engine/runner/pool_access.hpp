@@ -40,19 +40,15 @@ class PoolAccess final : public PoolContents {
     });
   }
 
-  [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) override {
-    check(!runner_.peers_.exist(), "host_block: ranks are in other processes");
+  [[nodiscard]] std::vector<std::span<std::byte>> outside_block(BlockId block) override {
+    check(!runner_.peers_.exist(), "outside_block: ranks are in other processes");
     std::vector<std::span<std::byte>> pieces;
-    [[maybe_unused]] const std::size_t count = layer_elements();
     for (int r = 0; r < runner_.ranks_.size(); ++r) {
-      Rank& rank = runner_.ranks_[r];
-      check<ShapeError>(rank.kv && block >= 0 && block < rank.kv->num_host_blocks(),
-                        "host_block: there is no block ", block);
-      if constexpr (Group::Pool::kHasHostBlocks) {
-        for (std::int64_t layer = 0; layer < rank.kv->num_layers(); ++layer)
-          pieces.push_back(
-              std::as_writable_bytes(std::span(rank.kv->host_layer(layer).k(block, 0), count)));
-      }
+      [[maybe_unused]] Rank& rank = runner_.ranks_[r];
+      bool is_there = false;
+      if constexpr (requires { rank.kv->append_outside(block, pieces); })
+        is_there = rank.kv && rank.kv->append_outside(block, pieces);
+      check<ShapeError>(is_there, "outside_block: there is no block ", block);
     }
     return pieces;
   }

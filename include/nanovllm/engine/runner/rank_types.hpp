@@ -13,30 +13,10 @@
 #include "nanovllm/engine/step/runner_policy.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
-#include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/ops/elements.hpp"
-#include "nanovllm/ops/kv_format.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 
 namespace nanovllm {
-
-namespace detail {
-
-template <class Backend, class T>
-struct HostBufferOf {
-  using type = typename Backend::template Buffer<T>;
-};
-template <class Backend, class T>
-requires requires { typename Backend::template HostBuffer<T>; }
-struct HostBufferOf<Backend, T> {
-  using type = typename Backend::template HostBuffer<T>;
-};
-
-}  // namespace detail
-
-/// The backend's `HostBuffer` where it has one; else its memory is the host's.
-template <class Backend, class T>
-using HostBufferOf = typename detail::HostBufferOf<Backend, T>::type;
 
 /// The types of a rank that the model and the policy decide.
 template <class Model, class Policy>
@@ -47,9 +27,7 @@ struct RankTypes {
   using Backend = typename Policy::Backend;
   using Communicator = CommunicatorOf<Policy>;
   using Network = typename Model::template Network<Elements, Backend, Communicator>;
-  using Pool = KvPool<KvElement, typename Backend::template Buffer<KvStored<KvElement>>,
-                      std::conditional_t<Policy::Tiers::kHasHostPool,
-                                         HostBufferOf<Backend, KvStored<KvElement>>, NoHostBuffer>>;
+  using Pool = typename Policy::Tiers::Pools::template Pool<KvElement, Backend>;
 };
 
 /// Whether the policy's slot `Executor`, a template, gives an executor for the ranks of this model;

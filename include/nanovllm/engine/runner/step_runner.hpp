@@ -35,9 +35,9 @@ class PoolContents {
   /// The reverse.
   virtual void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) = 0;
 
-  /// The memory of a block of the host's pools, a piece for each layer of each rank, `[K |
+  /// The memory of a block outside of the pools, a piece for each layer of each rank, `[K |
   /// V][head][slot][head_dim]`. It may be read and written while no step copies the block.
-  [[nodiscard]] virtual std::vector<std::span<std::byte>> host_block(BlockId block) = 0;
+  [[nodiscard]] virtual std::vector<std::span<std::byte>> outside_block(BlockId block) = 0;
 };
 
 /// See `Runner` for what each call does. A virtual call a step costs nothing compared with the

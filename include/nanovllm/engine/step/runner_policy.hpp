@@ -8,12 +8,11 @@
 
 namespace nanovllm {
 
-/// Elements, backend, ranks, communicator, functor, draws, and whether there are blocks in host
-/// memory: a policy for a runner.
-template <class E, class B, class R, class C, class F, class D, bool kHostPool>
+/// Elements, backend, ranks, communicator, functor, draws and pools: a policy for a runner.
+template <class E, class B, class R, class C, class F, class D, class P>
 struct RunnerPolicy {
   struct Tiers {
-    static constexpr bool kHasHostPool = kHostPool;
+    using Pools = P;
   };
   using Weight = typename E::Weight;
   using Activation = typename E::Activation;
@@ -46,7 +45,7 @@ template <class Policy>
 struct RunnerPolicyOf {
   using type = RunnerPolicy<ElementsOf<Policy>, typename Policy::Backend, typename Policy::Ranks,
                             CommunicatorOf<Policy>, typename LogitsFunctorOf<Policy>::type,
-                            typename DrawsOf<Policy>::type, Policy::Tiers::kHasHostPool>;
+                            typename DrawsOf<Policy>::type, typename Policy::Tiers::Pools>;
 };
 template <class Policy>
 requires requires { typename IsTemplate<Policy::template Executor>; }

@@ -13,8 +13,8 @@
 namespace nanovllm {
 
 /// Elements from a layer of a pool to the next, of those that `view` gives.
-template <class Pool, class View>
-[[nodiscard]] std::int64_t layer_stride(Pool& pool, View (Pool::*view)(std::int64_t)) {
+template <class Pool, class Base, class View>
+[[nodiscard]] std::int64_t layer_stride(Pool& pool, View (Base::*view)(std::int64_t)) {
   return pool.num_layers() > 1 ? (pool.*view)(1).data - (pool.*view)(0).data : 0;
 }
 

@@ -9,6 +9,8 @@
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/kv/kv_pool.hpp"
+#include "nanovllm/ops/kv_format.hpp"
 
 namespace nanovllm {
 
@@ -27,10 +29,16 @@ struct TierSetup {
   bool keeps_prefixes = false;  ///< whether there is a prefix cache
 };
 
+/// The pools of ranks without blocks outside.
+struct PlainPools {
+  template <KvFormat F, class Backend>
+  using Pool = KvPool<F, typename Backend::template Buffer<KvStored<F>>>;
+};
+
 /// A policy's `Tiers`: where blocks are kept that the device's pool has no room for.
 ///
 /// - `Blocks<block_size, Cache>`: the block manager, with the members of BlockManager.
-/// - `kHasHostPool`: whether the ranks have a pool in host memory.
+/// - `Pools`: its `Pool<format, backend>` is a rank's pool, a KvPool and what is outside of it.
 /// - `validate(config)`: reads the settings that these tiers have, of `config.extras`. Throws
 ///   ConfigError for what is out of range.
 /// - `num_outside(config, pool)`: blocks of each rank outside of `pool`, a PoolPlan. Throws
@@ -41,7 +49,7 @@ struct TierSetup {
 struct NoTiers {
   template <int kBlockSize, class Cache>
   using Blocks = BlockManager<kBlockSize, Cache>;
-  static constexpr bool kHasHostPool = false;
+  using Pools = PlainPools;
 
   static void validate(const EngineConfig&) {}
   [[nodiscard]] static std::int32_t num_outside(const EngineConfig&, const PoolPlan&) { return 0; }
@@ -59,7 +67,7 @@ struct NoTiers {
 /// See NoTiers.
 template <class Tiers>
 concept TiersLike = requires(const EngineConfig& config, const PoolPlan& pool) {
-  { Tiers::kHasHostPool } -> std::convertible_to<bool>;
+  typename Tiers::Pools;
   Tiers::validate(config);
   { Tiers::num_outside(config, pool) } -> std::convertible_to<std::int32_t>;
 };

@@ -16,6 +16,7 @@
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/with/tiers/cpu/swap_blocks.hpp"
+#include "nanovllm/with/tiers/host_kv_pool.hpp"
 #include "nanovllm/with/tiers/options.hpp"
 #include "nanovllm/with/tiers/swap_blocks.hpp"
 #include "nanovllm/with/tiers/swapping.hpp"
@@ -24,7 +25,9 @@
 namespace nanovllm {
 
 template <class Pool>
-concept HasHostBlocks = Pool::kHasHostBlocks;
+concept HasHostBlocks = requires(Pool& pool) {
+  pool.host_layer(0);
+};
 
 /// No copies between a pool and host memory: the backend has no ops for them.
 template <class Backend, HasHostBlocks Pool>
@@ -94,7 +97,7 @@ class HostObserver final : public StepObserver {
 struct HostTier {
   template <int kBlockSize, class Cache>
   using Blocks = TieredBlockManager<kBlockSize, Cache>;
-  static constexpr bool kHasHostPool = true;
+  using Pools = HostPools;
 
   static void validate(const EngineConfig& config);
 

@@ -75,7 +75,7 @@ class SimulatedRunner : public StepRunner, public PoolContents {
     std::ranges::copy(std::as_bytes(device_.block(blocks[0])), bytes.begin());
   }
   void write_blocks(std::span<const BlockId>, std::span<const std::byte>) override {}
-  [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) override {
+  [[nodiscard]] std::vector<std::span<std::byte>> outside_block(BlockId block) override {
     return {std::as_writable_bytes(device_.host_block(block))};
   }
   void run_worker() override {}

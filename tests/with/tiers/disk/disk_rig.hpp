@@ -59,7 +59,7 @@ class FakeRunner : public StepRunner, public PoolContents {
     std::memcpy(bytes.data(), content.data(), kBytes);
   }
   void write_blocks(std::span<const BlockId>, std::span<const std::byte>) override {}
-  [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) override {
+  [[nodiscard]] std::vector<std::span<std::byte>> outside_block(BlockId block) override {
     const std::span<std::byte> all = at(block);
     return {all.first(16), all.subspan(16, 16), all.last(16)};
   }

@@ -285,7 +285,7 @@ class DiskLoads {
     try {
       for (std::size_t i = 0; i < w.hosts.size(); ++i) {
         w.load->blocks[i].host = w.hosts[i];
-        w.load->blocks[i].pieces = runner_.pool().host_block(w.hosts[i]);
+        w.load->blocks[i].pieces = runner_.pool().outside_block(w.hosts[i]);
       }
     } catch (...) {
       give_back(w);

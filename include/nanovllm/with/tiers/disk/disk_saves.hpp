@@ -135,7 +135,7 @@ class DiskSaves {
       return queue_.save({.key = key,
                           .tokens = {tokens.begin(), tokens.end()},
                           .host = host,
-                          .pieces = runner_.pool().host_block(host)});
+                          .pieces = runner_.pool().outside_block(host)});
     } catch (...) {  // out of memory
       return false;
     }
@@ -171,12 +171,12 @@ class DiskSaves {
   template <class Named>
   DiskBlock copy_of(const Named& named) {
     DiskBlock out{.key = named.key, .tokens = {named.tokens.begin(), named.tokens.end()}};
-    std::vector<std::span<std::byte>> pieces = runner_.pool().host_block(0);  // their sizes
+    std::vector<std::span<std::byte>> pieces = runner_.pool().outside_block(0);  // their sizes
     std::size_t num_bytes = 0;
     for (const std::span<std::byte> piece : pieces) num_bytes += piece.size();
     out.bytes.resize(num_bytes);
     if (named.is_host) {
-      pieces = runner_.pool().host_block(named.block);
+      pieces = runner_.pool().outside_block(named.block);
     } else {
       runner_.pool().read_blocks(std::span(&named.block, 1), out.bytes);
     }
