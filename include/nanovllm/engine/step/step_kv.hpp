@@ -38,9 +38,9 @@ struct OutsideCopies {
 
 /// A step's lists of copies, see StepPlan.
 struct StepCopies {
-  VectorView<const BlockCopy> down{};    ///< in host memory
+  VectorView<const BlockCopy> down{};    ///< outside
   VectorView<const BlockCopy> inside{};  ///< in the backend's memory
-  VectorView<const BlockCopy> up{};      ///< in host memory
+  VectorView<const BlockCopy> up{};      ///< outside
 };
 
 /// Makes a step's copies, and hands out the pool's layers. Where copies from outside are made while
