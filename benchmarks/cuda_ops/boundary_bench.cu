@@ -34,7 +34,7 @@
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/runtime/stream.cuh"
-#include "nanovllm/ops/sampling_batch.hpp"
+#include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 
 namespace nanovllm {

@@ -1,7 +1,6 @@
 #pragma once
 /// Checkpoints and their files: JSON and safetensors.
 
-#include "nanovllm/io/block_format.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/checkpoint_like.hpp"
 #include "nanovllm/io/file_dtype.hpp"

@@ -344,7 +344,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
 
     # Families of kernels are siblings; what they share is in cuda/tile/.
     allowed_in_module["cuda/linear/"] = "all"
-    linear_tops = "cuda/linear/layer.cuh cuda/linear/tuning.hpp cuda/linear/weight_rows.hpp"
+    linear_tops = "cuda/linear/layer.cuh cuda/linear/tuning.hpp"
     num_dense = split("small_m/ blas/", dense, " ")
     for (i = 1; i <= num_dense; i++) {
       allowed_in_module["cuda/linear/" dense[i]] = linear_tops
@@ -357,11 +357,11 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["cuda/linear/tune/"] = linear_tops " cuda/linear/dispatch/"
 
     # Members that may be -1 or 0 where nothing is set.
-    wire["nanovllm/ops/sampling_batch.hpp num_logprobs"]
+    wire["nanovllm/ops/sampler.hpp num_logprobs"]
     wire["nanovllm/ops/logit_edits.hpp marks"]
     wire["nanovllm/ops/logit_edits.hpp mask"]
-    wire["nanovllm/ops/shared_prefix.hpp parent"]
-    wire["nanovllm/ops/shared_prefix.hpp group"]
+    wire["nanovllm/ops/attention.hpp parent"]
+    wire["nanovllm/ops/attention.hpp group"]
     wire["nanovllm/kv/cached_block.hpp parent"]
     wire["nanovllm/kv/prefix/shared_prefixes.hpp parent"]
     wire["nanovllm/api/grammar/ebnf/ebnf_parser.hpp rule"]
@@ -378,7 +378,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
 
     # What reads or writes a checkpoint in model/ may see the readers and writers of files.
     loaders["nanovllm/model/config_fields.hpp"]
-    loaders["nanovllm/model/convert.hpp"]
     loaders["nanovllm/model/generation_config.hpp"]
     loaders["nanovllm/model/prefixed_checkpoint.hpp"]
     loaders["nanovllm/model/stored_matrix.hpp"]

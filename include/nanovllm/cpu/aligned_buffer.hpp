@@ -1,6 +1,8 @@
 #pragma once
-/// Owner of aligned, zero-filled memory for weights, activations and the KV pool.
+/// Owner of aligned, zero-filled memory for weights, activations and the KV pool, and memory that
+/// ops need while they run.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -128,5 +130,20 @@ class AlignedBuffer {
   T* data_ = nullptr;
   std::int64_t size_ = 0;
 };
+
+namespace detail {
+
+/// At least `size` elements with undefined contents, 64-byte aligned. They belong to the calling
+/// thread and to `Op`, and stay until its next call: after a few steps an engine allocates no more.
+template <class Op, class T>
+[[nodiscard]] T* scratch(std::int64_t size) {
+  thread_local AlignedBuffer<T> buffer;
+  if (buffer.size() < size) {
+    buffer = AlignedBuffer<T>(std::max(size, 2 * buffer.size()));
+  }
+  return buffer.data();
+}
+
+}  // namespace detail
 
 }  // namespace nanovllm::cpu

@@ -15,7 +15,7 @@
 #include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/compiled_ops.cuh"
 #include "nanovllm/cuda/elementwise/step_boundary.cuh"
-#include "nanovllm/cuda/linear/tune/projections.cuh"
+#include "nanovllm/cuda/linear/tune/layer_tuner.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"

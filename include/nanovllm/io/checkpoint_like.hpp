@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/io/block_format.hpp"
 #include "nanovllm/io/file_dtype.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 

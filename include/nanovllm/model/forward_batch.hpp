@@ -5,8 +5,8 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/token_source.hpp"
+#include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/batch_field.hpp"
-#include "nanovllm/ops/shared_prefix.hpp"
 
 namespace nanovllm {
 

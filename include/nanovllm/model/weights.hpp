@@ -4,7 +4,7 @@
 ///
 /// The caller lists its parameters; each has a sink that receives the rows this rank keeps,
 /// converted to the element type it computes in, from 16 or 32 bits, from blocks
-/// (io/block_format.hpp), or from a form of another part (model/stored_matrix.hpp). Everything is
+/// (io/file_dtype.hpp), or from a form of another part (model/stored_matrix.hpp). Everything is
 /// verified before the first byte is read. Then the file is read once, front to back, in panels of
 /// a few MiB whose pages are given back at once, so that loading adds one panel a thread, not a
 /// second copy of the weights, to resident memory.
@@ -27,12 +27,28 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/model/convert.hpp"
-#include "nanovllm/model/parameter.hpp"
 #include "nanovllm/model/stored_matrix.hpp"
 #include "nanovllm/ops/backend.hpp"
 
 namespace nanovllm {
+
+/// A tensor that the model wants from the checkpoint.
+template <Element T>
+struct Parameter {
+  std::string name;
+  std::vector<std::int64_t> shape;  ///< of the whole tensor in the file; rank 1 or 2
+  /// Receives consecutive panels of the kept part: dense rows, the first of which is row
+  /// `first_row` of that part. A rank-1 tensor is one row [1, n]. The view is valid only during the
+  /// call. Not called for an empty part.
+  std::function<void(std::int64_t first_row, MatrixView<const T> rows)> sink;
+  Shard shard{};
+  bool optional = false;       ///< absence is no error; the sink is then never called
+  bool transposed = false;     ///< the file has [in, out], of which no other form is read
+  std::int64_t row_group = 1;  ///< the sink gets multiples of so many rows, but for the last ones
+  /// Gets the same rows as they are stored, where that is another form. False, with nothing done:
+  /// `sink` shall have them.
+  std::function<bool(std::int64_t first_row, const AnyStoredRows& rows)> stored_sink{};
+};
 
 struct LoadOptions {
   std::span<const std::string> ignored{};  ///< tensors that may be there and are not read

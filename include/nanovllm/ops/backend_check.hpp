@@ -130,7 +130,7 @@ consteval bool check_backend() {
     } else if constexpr (!RunsOp<B, SiluMulArgs<A>>) {
       static_assert(kFits<B>,
                     "nanovllm: the policy's Backend has no 'run' for 'SiluMulArgs' with the "
-                    "policy's Weight, Activation and KvElement; see ops/silu_mul.hpp");
+                    "policy's Weight, Activation and KvElement; see ops/gated_linear.hpp");
     } else if constexpr (!RunsOp<B, GatherRowsArgs<A>>) {
       static_assert(kFits<B>,
                     "nanovllm: the policy's Backend has no 'run' for 'GatherRowsArgs' with the "

@@ -1,16 +1,29 @@
 #pragma once
-/// Contract of `gated_linear`: the first half of a gated MLP, its norm included.
+/// Contracts of `gated_linear`, the first half of a gated MLP, its norm included, and of
+/// `silu_mul`, the gated activation of SwiGLU.
 /// Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 
 #include <cstdint>
 
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/linear.hpp"
 #include "nanovllm/ops/rms_norm.hpp"
-#include "nanovllm/ops/silu_mul.hpp"
 
 namespace nanovllm {
+
+/// out[i, j] = round(silu(gate_up[i, j])) · gate_up[i, width + j], with silu(x) = x / (1 + e^-x) in
+/// float32. As in Hugging Face's Qwen3, silu is rounded to T before the product.
+template <class T>
+struct SiluMulArgs {
+  MatrixView<const T> gate_up;  ///< [n, 2 · width]: gates, then ups
+  MatrixView<T> out;            ///< [n, width]
+};
+
+/// Throws ShapeError when the operands do not fit together.
+template <class T>
+void validate(const SiluMulArgs<T>& args) {
+  check_shape("silu_mul", "gate_up", args.gate_up, {args.out.extent(0), 2 * args.out.extent(1)});
+}
 
 /// out = silu(gate) · up, where gate and up are the halves of n(x) · Wᵀ: `rms_norm`,
 /// then `linear`, then `silu_mul`. The backend decides whether values between them are rounded

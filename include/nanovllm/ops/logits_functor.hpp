@@ -8,7 +8,7 @@
 #include "nanovllm/core/config.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/ops/sampling_batch.hpp"
+#include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm {
 

@@ -6,7 +6,6 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/kv_view.hpp"
 #include "nanovllm/ops/linear.hpp"
 #include "nanovllm/ops/rms_norm.hpp"

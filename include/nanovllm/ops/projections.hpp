@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "nanovllm/ops/attention.hpp"
-#include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
+#include "nanovllm/ops/rms_norm.hpp"
 
 namespace nanovllm {
 

@@ -1,5 +1,6 @@
 #pragma once
-/// Contracts of `rms_norm` and `add_rms_norm`.
+/// Contracts of `rms_norm` and `add_rms_norm`, and the norm that an op may apply to its input
+/// itself.
 /// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 
 #include <cstdint>
@@ -43,6 +44,22 @@ void validate(const AddRmsNormArgs<T, W>& args) {
   check_shape("add_rms_norm", "weight", args.weight, {args.x.extent(1)});
   check_shape("add_rms_norm", "residual", args.residual, args.x.extents);
   check_shape("add_rms_norm", "out", args.out, args.x.extents);
+}
+
+/// RMSNorm of the rows of an op's input, n(x), ahead of what the op is for: `rms_norm` with this
+/// weight (ops/rms_norm.hpp). None, n(x) = x, where the weight has no data. W is its element.
+template <class W>
+struct InputNorm {
+  VectorView<const W> weight{};  ///< [width of the input]
+  float eps = 1e-6f;
+
+  [[nodiscard]] explicit operator bool() const { return weight.data != nullptr; }
+};
+
+/// Throws ShapeError unless a norm that is there fits rows of `width` elements.
+template <class W>
+void check_input_norm(const char* op, const InputNorm<W>& norm, std::int64_t width) {
+  if (norm) check_shape(op, "norm.weight", norm.weight, {width});
 }
 
 }  // namespace nanovllm

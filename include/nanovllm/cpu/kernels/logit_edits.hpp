@@ -77,8 +77,8 @@ void run_op(const ApplyFunctorArgs<F>& args, Context& context) {
 #include <limits>
 
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cpu/aligned_buffer.hpp"
 #include "nanovllm/cpu/kernels/sampler_filters.hpp"
-#include "nanovllm/cpu/scratch.hpp"
 
 namespace nanovllm::cpu {
 namespace detail {

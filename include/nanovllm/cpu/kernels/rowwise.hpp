@@ -12,10 +12,10 @@
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/kv_store.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
+#include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
 #include "nanovllm/ops/rms_norm.hpp"
 #include "nanovllm/ops/rope.hpp"
-#include "nanovllm/ops/silu_mul.hpp"
 
 #define NANOVLLM_KERNELS "nanovllm/cpu/kernels/rowwise_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"

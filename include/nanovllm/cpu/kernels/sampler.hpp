@@ -47,8 +47,8 @@ inline void run_op(const SampleArgs& args, Context& context) { sample(args, cont
 #include <limits>
 
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cpu/aligned_buffer.hpp"
 #include "nanovllm/cpu/kernels/sampler_filters.hpp"
-#include "nanovllm/cpu/scratch.hpp"
 
 namespace nanovllm::cpu {
 namespace detail {

@@ -11,8 +11,8 @@
 
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/philox.hpp"
+#include "nanovllm/cpu/aligned_buffer.hpp"
 #include "nanovllm/cpu/context.hpp"
-#include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
 #include "nanovllm/ops/sampler.hpp"
 

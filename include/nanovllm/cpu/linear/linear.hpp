@@ -16,15 +16,14 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/separate.hpp"
+#include "nanovllm/cpu/aligned_buffer.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/linear/linear_amx.hpp"
 #include "nanovllm/cpu/linear/linear_avx2.hpp"
 #include "nanovllm/cpu/linear/linear_avx512.hpp"
 #include "nanovllm/cpu/linear/linear_neon.hpp"
-#include "nanovllm/cpu/linear/linear_portable.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
-#include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/ops/linear.hpp"
 
 namespace nanovllm::cpu {

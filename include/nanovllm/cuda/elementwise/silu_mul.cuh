@@ -1,6 +1,6 @@
 #pragma once
 /// `silu_mul` on CUDA: out[i, j] = round(silu(gate_up[i, j])) · gate_up[i, width + j] with
-/// silu(x) = x / (1 + e^-x). Contract: ops/silu_mul.hpp.
+/// silu(x) = x / (1 + e^-x). Contract: ops/gated_linear.hpp.
 ///
 /// gate_up [n, 2 · width] and out [n, width] of any stride; 16 bytes at a time where addresses,
 /// strides and the width are multiples of that. Arithmetic in float32; what the fast silu of 16-bit
@@ -21,7 +21,7 @@
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/ops/silu_mul.hpp"
+#include "nanovllm/ops/gated_linear.hpp"
 
 namespace nanovllm::cuda {
 

@@ -10,9 +10,9 @@
 #include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 #include "nanovllm/ops/gated_linear.hpp"
-#include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
+#include "nanovllm/ops/rms_norm.hpp"
 
 namespace nanovllm::cuda {
 

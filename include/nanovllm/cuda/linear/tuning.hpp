@@ -12,6 +12,12 @@
 
 namespace nanovllm::cuda {
 
+enum class WeightRows : std::uint8_t {
+  plain,
+  gated,  ///< gates, then ups: a block has as many of both
+  heads,  ///< of q, k and v: a block has as many of a head's first half as of its second
+};
+
 /// Numbers of rows of x that have a separate choice.
 inline constexpr std::int64_t kRowBuckets[] = {
     1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384};

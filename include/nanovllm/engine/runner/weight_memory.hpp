@@ -60,7 +60,6 @@ void check_step_memory(const Config& model, const StepLimits& limits, std::int64
 #if NANOVLLM_BODIES
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/io/block_format.hpp"
 #include "nanovllm/io/file_dtype.hpp"
 
 namespace nanovllm {

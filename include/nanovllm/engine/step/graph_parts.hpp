@@ -22,7 +22,6 @@
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/publish_results.hpp"
 #include "nanovllm/ops/sampler.hpp"
-#include "nanovllm/ops/sampling_batch.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 

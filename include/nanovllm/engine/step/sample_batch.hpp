@@ -16,7 +16,7 @@
 #include "nanovllm/engine/step/step_batch.hpp"
 #include "nanovllm/ops/batch_field.hpp"
 #include "nanovllm/ops/logit_edits.hpp"
-#include "nanovllm/ops/sampling_batch.hpp"
+#include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm {
 

@@ -9,7 +9,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/ops/batch_field.hpp"
-#include "nanovllm/ops/sampling_batch.hpp"
+#include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm {
 

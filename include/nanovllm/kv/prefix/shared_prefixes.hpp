@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/ops/shared_prefix.hpp"
+#include "nanovllm/ops/attention.hpp"
 
 namespace nanovllm {
 

@@ -10,7 +10,6 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
-#include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/kv_view.hpp"

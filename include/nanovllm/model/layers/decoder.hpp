@@ -11,7 +11,6 @@
 #include "nanovllm/model/layers/embedding.hpp"
 #include "nanovllm/model/layers/norm.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
-#include "nanovllm/model/layers/sizes.hpp"
 
 namespace nanovllm {
 

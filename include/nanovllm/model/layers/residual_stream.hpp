@@ -12,9 +12,9 @@
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
-#include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
+#include "nanovllm/ops/rms_norm.hpp"
 
 namespace nanovllm {
 

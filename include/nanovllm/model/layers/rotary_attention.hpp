@@ -5,7 +5,6 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
-#include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/rope.hpp"

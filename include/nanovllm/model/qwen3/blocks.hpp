@@ -5,8 +5,8 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/attention.hpp"
+#include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/mlp.hpp"
-#include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
 

@@ -13,7 +13,6 @@
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
 #include "nanovllm/model/layers/rotary_attention.hpp"
-#include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/qwen3/blocks.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
@@ -22,8 +21,8 @@
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend_check.hpp"
 #include "nanovllm/ops/elements.hpp"
-#include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/projections.hpp"
+#include "nanovllm/ops/rms_norm.hpp"
 
 namespace nanovllm {
 

@@ -11,7 +11,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/model/layers/sizes.hpp"
+#include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/model_head.hpp"
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/prefixed_checkpoint.hpp"

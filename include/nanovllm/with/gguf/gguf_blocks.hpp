@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/io/block_format.hpp"
+#include "nanovllm/io/file_dtype.hpp"
 #include "nanovllm/with/gguf/gguf_types.hpp"
 
 namespace nanovllm {

@@ -18,7 +18,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/ops/sampling_batch.hpp"
+#include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm {
 

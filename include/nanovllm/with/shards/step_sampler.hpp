@@ -12,7 +12,6 @@
 #include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/sampler.hpp"
-#include "nanovllm/ops/sampling_batch.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/with/shards/cpu/shard_draw.hpp"
 #include "nanovllm/with/shards/shard_draw.hpp"

@@ -8,7 +8,7 @@
 /// and its last can reach into other blocks, so two unfinished results a block are all the memory
 /// that sharing takes.
 ///
-/// Keys that several sequences have in common (ops/shared_prefix.hpp) are not in that list: the
+/// Keys that several sequences have in common (`SharedPrefixes`) are not in that list: the
 /// tiles of a group stand once for as many members as fill the columns of a product, in a list of
 /// their own, ordered by (group, kv head, chunk of members, tile). Of that list, too, every warp
 /// gets an equal range; it comes before its range of the other, so that what is shared is there
@@ -32,7 +32,7 @@
 #include "nanovllm/cuda/attention/decode/workspace.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
-#include "nanovllm/ops/shared_prefix.hpp"
+#include "nanovllm/ops/attention.hpp"
 
 namespace nanovllm::cuda {
 namespace detail {

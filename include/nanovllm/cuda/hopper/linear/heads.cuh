@@ -30,7 +30,7 @@
 #include "nanovllm/cuda/linear/small_m/kernel.cuh"
 #include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/small_m/tuning.hpp"
-#include "nanovllm/cuda/linear/weight_rows.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"

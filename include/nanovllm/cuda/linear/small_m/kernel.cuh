@@ -39,7 +39,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/cuda/linear/weight_rows.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"

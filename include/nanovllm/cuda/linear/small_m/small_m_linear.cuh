@@ -15,12 +15,12 @@
 #include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/small_m/kernel.cuh"
 #include "nanovllm/cuda/linear/small_m/tuning.hpp"
-#include "nanovllm/cuda/linear/weight_rows.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
-#include "nanovllm/ops/input_norm.hpp"
+#include "nanovllm/ops/rms_norm.hpp"
 
 namespace nanovllm::cuda {
 namespace detail {

@@ -13,6 +13,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,6 +24,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/linear/dispatch/engine.cuh"
+#include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/linear/tune/scratch.cuh"
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
@@ -316,5 +318,38 @@ class LayerTuner {
   DeviceBuffer<bf16> x_, normed_, heads_, gate_up_, act_, attended_;
   detail::HeadScratch head_scratch_;
 };
+
+/// Numbers of rows that are timed where there are up to `max_rows`.
+[[nodiscard]] inline std::vector<std::int64_t> rows_up_to(std::int64_t max_rows) {
+  std::vector<std::int64_t> out;
+  for (const std::int64_t rows : kRowBuckets) {
+    out.push_back(std::min(rows, max_rows));
+    if (rows >= max_rows) break;
+  }
+  return out;
+}
+
+/// Walks the list: products first, then the ops that are more than one, then whole layers, logits
+/// last. `run` runs an op. Blocks the host.
+template <class A, class W, class Heads, class Engine, class Run>
+void tune_projections(const Projections<A, DeviceMatrix<W>, W, Heads>& network, Engine& engine,
+                      const Context& context, const Run& run) {
+  DenseTuner tuner(engine, context);
+  for (const auto& one : network.list)
+    tuner.template tune_linear<W, A>(one.matrices, one.accumulates, rows_up_to(one.max_rows));
+  if constexpr (std::same_as<W, bf16> && std::same_as<A, bf16>) {
+    for (const auto& one : network.list) {
+      if (one.role == ProjectionRole::qkv)
+        tuner.tune_qkv(one.matrices, one.norm, network.kv_heads, one.max_rows, run);
+      if (one.role == ProjectionRole::gate_up)
+        tuner.tune_gated(one.matrices, one.norm, one.max_rows, run);
+    }
+    if (context.can_overlap && has_known_layers(network))
+      LayerTuner(network, engine, context).template tune<Heads>(run);
+  }
+  if (!network.logits.matrices.empty())
+    tuner.template tune_linear<W, float>(network.logits.matrices, network.logits.accumulates,
+                                         rows_up_to(network.logits.max_rows));
+}
 
 }  // namespace nanovllm::cuda

@@ -16,7 +16,6 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/io/checkpoint.hpp"
-#include "nanovllm/model/parameter.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/ops/weight_format.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/safetensors_writer.hpp"

@@ -29,7 +29,6 @@ void read_eight_bits();
 #include "nanovllm/io/file_dtype.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_fields.hpp"
-#include "nanovllm/model/convert.hpp"
 #include "nanovllm/model/stored_matrix.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/packed.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/quantization_config.hpp"

@@ -15,7 +15,6 @@
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/linear/linear.hpp"
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
-#include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/ops/linear.hpp"
 #include "nanovllm/with/eight_bits/weights.hpp"
 

@@ -27,7 +27,6 @@
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/isa.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
-#include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
 #include "nanovllm/with/eight_bits/weights.hpp"
 

@@ -19,7 +19,6 @@
 #include <cstring>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/cpu/linear/linear_portable.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
 #include "nanovllm/with/eight_bits/cpu/int_matrix.hpp"
 

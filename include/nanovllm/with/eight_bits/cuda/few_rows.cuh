@@ -8,11 +8,11 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/linear/weight_rows.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
-#include "nanovllm/ops/input_norm.hpp"
+#include "nanovllm/ops/rms_norm.hpp"
 #include "nanovllm/with/eight_bits/cuda/few_rows_kernel.cuh"
 #include "nanovllm/with/eight_bits/cuda/matrix.cuh"
 

@@ -33,7 +33,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/fp8.hpp"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/cuda/linear/weight_rows.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"

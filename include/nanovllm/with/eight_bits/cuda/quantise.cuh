@@ -26,7 +26,7 @@
 #include "nanovllm/cuda/tile/head_row.cuh"
 #include "nanovllm/cuda/tile/reduce.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/ops/input_norm.hpp"
+#include "nanovllm/ops/rms_norm.hpp"
 #include "nanovllm/with/eight_bits/cuda/elements.cuh"
 
 namespace nanovllm::cuda {

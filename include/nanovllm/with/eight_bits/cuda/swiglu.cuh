@@ -37,7 +37,7 @@
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
-#include "nanovllm/ops/input_norm.hpp"
+#include "nanovllm/ops/rms_norm.hpp"
 #include "nanovllm/with/eight_bits/cuda/few_rows.cuh"
 #include "nanovllm/with/eight_bits/cuda/matrix.cuh"
 #include "nanovllm/with/eight_bits/cuda/products.cuh"

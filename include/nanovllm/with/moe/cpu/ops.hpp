@@ -15,11 +15,11 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
+#include "nanovllm/cpu/aligned_buffer.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/rowwise.hpp"
 #include "nanovllm/cpu/linear/linear.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
-#include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
 #include "nanovllm/with/moe/ops.hpp"
 

@@ -36,8 +36,8 @@ inline void run_op(const PickWinnerArgs& args, Context& context) { pick_winner(a
 #include <span>
 
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cpu/aligned_buffer.hpp"
 #include "nanovllm/cpu/kernels/sampler_filters.hpp"
-#include "nanovllm/cpu/scratch.hpp"
 
 namespace nanovllm::cpu {
 namespace detail {

@@ -55,7 +55,7 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
-#include "nanovllm/ops/input_norm.hpp"
+#include "nanovllm/ops/rms_norm.hpp"
 
 namespace nanovllm::cuda {
 
