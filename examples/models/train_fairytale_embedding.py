@@ -104,7 +104,7 @@ class Tokens:
 
 
 def vectors(model, ids, last):
-    """[n, width], of length 1. Padding is behind the end token, so that it is not seen."""
+    """[n, width], of length 1. Padding is after the end token, so that it is not seen."""
     with torch.autocast(ids.device.type, dtype=torch.bfloat16):
         hidden = model(ids, use_cache=False).last_hidden_state
     rows = torch.arange(len(ids), device=ids.device)
