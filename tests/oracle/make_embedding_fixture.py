@@ -7,10 +7,10 @@ in float32.
 
     templates    [{post_processor, encode: [[text, ids], ...]}, ...]: ids of `tokenizers` with that
                  post_processor in the model's tokenizer.json
-    embeddings   [{text, ids, hidden}, ...]: `hidden` is the hidden state behind the last norm at
+    embeddings   [{text, ids, hidden}, ...]: `hidden` is the hidden state after the last norm at
                  the last token, [hidden_size]; `ids` end with the token of the first template
     scores       {instruction, query, yes, no, cases: [{document, num_tokens, score}, ...]}: `score`
-                 is softmax([no, yes])[1] of the logits of these two tokens behind the prompt of
+                 is softmax([no, yes])[1] of the logits of these two tokens after the prompt of
                  Qwen3-Reranker's model card
 """
 

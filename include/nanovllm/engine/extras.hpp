@@ -145,7 +145,7 @@ class Extras {
     return out;
   }
 
-  /// What all of them say where memory runs out, each behind a comma.
+  /// What all of them say where memory runs out, each after a comma.
   [[nodiscard]] std::string sizes() const {
     std::string out;
     for (const Value& value : values_) {

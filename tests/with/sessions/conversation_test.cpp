@@ -71,10 +71,10 @@ TEST_CASE("messages and tokens are not mixed", "[conversation]") {
   const NoText engine;
   const Conversation of_tokens{.tokens = {1}}, of_messages{.messages = {{"user", "hello"}}};
   CHECK_THROWS_WITH(of_tokens.with(ChatPrompt{.messages = {{"user", "x"}}}, engine.frontend),
-                    "session: messages cannot be put behind a conversation of 1 tokens; clear it "
+                    "session: messages cannot be put after a conversation of 1 tokens; clear it "
                     "first");
   CHECK_THROWS_WITH(of_messages.with(std::vector<TokenId>{1}, engine.frontend),
-                    "session: text and tokens cannot be put behind a conversation of 1 messages; "
+                    "session: text and tokens cannot be put after a conversation of 1 messages; "
                     "clear it first");
   CHECK_THROWS_WITH(
       Conversation{}.with(ChatPrompt{.messages = {{"user", "x"}}}, engine.frontend),

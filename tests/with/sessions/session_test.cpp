@@ -182,12 +182,12 @@ TEST_CASE("a conversation of messages is rendered as a whole", "[session]") {
     CHECK(session.messages().back().find("content")->string() == output.text);
   }
   CHECK(session.generate("text", sampled()).error ==
-        "session: text and tokens cannot be put behind a conversation of 7 messages; clear it "
+        "session: text and tokens cannot be put after a conversation of 7 messages; clear it "
         "first");
   session.clear();
   session.append("text");
   CHECK_THROWS_WITH(session.append(std::vector<ChatMessage>{{"user", "hello"}}),
-                    Catch::Matchers::Contains("messages cannot be put behind a conversation of"));
+                    Catch::Matchers::Contains("messages cannot be put after a conversation of"));
 }
 
 TEMPLATE_TEST_CASE("a fork shares the blocks and goes its own way", "[session]", HashPolicy,

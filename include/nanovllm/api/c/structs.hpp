@@ -108,7 +108,7 @@ template <class Struct>
   const std::string_view bytes(reinterpret_cast<const char*>(given), size);
   const std::size_t unknown = bytes.find_first_not_of('\0', std::min(size, sizeof(Struct)));
   check<UnsupportedError>(unknown == std::string_view::npos, StructTraits<Struct>::kName, ": byte ",
-                          unknown, " is set, of a field behind the ", sizeof(Struct),
+                          unknown, " is set, of a field after the ", sizeof(Struct),
                           " bytes that this version of the library knows");
   out.struct_size = sizeof(Struct);
   return out;

@@ -280,7 +280,7 @@ NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::list_models(cons
 }
 
 NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::show_model(const Call& call) {
-  if (call.rest.empty()) throw ApiError(404, "expected the name of a model behind /v1/models/");
+  if (call.rest.empty()) throw ApiError(404, "expected the name of a model after /v1/models/");
   return json_reply("models", model_json(generation.model_name(call.rest)));
 }
 

@@ -361,13 +361,13 @@ class RadixPrefixCache {
           " is not full, but has duplicates or children");
     check(num_unused <= 1, "radix cache: ", num_unused, " duplicates of node ", n, " are free");
     check(node(n).parent == trie_.root() || is_full(node(n).parent), "radix cache: node ", n,
-          " is behind node ", node(n).parent, ", which is not full");
+          " is after node ", node(n).parent, ", which is not full");
     if (num_duplicates > 1 || num_unused == 0) return num_duplicates;
     trie_.check_children(n, [this, n](NodeId child) {
       check(!has_duplicate(node(child).block) && unused_.contains(node(child).block),
             "radix cache: node ", child, " is in use, but not node ", n, " before it");
       check(unused_.goes_before(node(child).block, node(n).block), "radix cache: node ", n,
-            " goes before node ", child, ", which is behind it");
+            " goes before node ", child, ", which is after it");
     });
     return num_duplicates;
   }

@@ -83,7 +83,7 @@ NANOVLLM_INLINE Conversation Conversation::with(const Prompt& prompt,
   Conversation out{.salt = is_first ? given : salt};
   if (const auto* chat = std::get_if<ChatPrompt>(&prompt)) {
     nanovllm::check<RequestError>(!messages.empty() || tokens.empty(),
-                                  "session: messages cannot be put behind a conversation of ",
+                                  "session: messages cannot be put after a conversation of ",
                                   tokens.size(), " tokens; clear it first");
     out.messages = messages;
     out.messages.insert(out.messages.end(), chat->messages.begin(), chat->messages.end());
@@ -91,7 +91,7 @@ NANOVLLM_INLINE Conversation Conversation::with(const Prompt& prompt,
     return out;
   }
   nanovllm::check<RequestError>(messages.empty(),
-                                "session: text and tokens cannot be put behind a conversation of ",
+                                "session: text and tokens cannot be put after a conversation of ",
                                 messages.size(), " messages; clear it first");
   out.tokens = tokens;
   const std::vector<TokenId> more = frontend.encode(prompt, is_first);

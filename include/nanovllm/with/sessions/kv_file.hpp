@@ -312,7 +312,7 @@ NANOVLLM_INLINE std::vector<CachedBlock> read_entries(SectionReader& file, std::
         (parent >= 0 && parent < std::ssize(entries) &&
          std::ssize(entries[static_cast<std::size_t>(parent)].tokens) == block_size);
     check<LoadError>(is_behind, file.name(), ": expected entry ", entries.size(),
-                     " to be behind a full one before it, got ", parent);
+                     " to be after a full one before it, got ", parent);
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(at) + 2;
     entries.push_back(
         {.block = 0, .parent = parent, .tokens = {first, first + count}, .salt = salt});

@@ -242,7 +242,7 @@ NANOVLLM_INLINE std::span<const std::byte> SectionReader::read(std::string_view 
                    ", but the file has ", content_.size(), " bytes: it is cut off");
   std::memcpy(&head, left.data(), sizeof head);
   check<LoadError>(head.size <= left.size() - sizeof head, name_, ": expected ", head.size,
-                   " bytes of ", what, " behind byte ", position_ + sizeof head,
+                   " bytes of ", what, " after byte ", position_ + sizeof head,
                    ", but the file has ", content_.size(), " bytes: it is cut off or altered");
   const std::span<const std::byte> bytes =
       left.subspan(sizeof head, static_cast<std::size_t>(head.size));

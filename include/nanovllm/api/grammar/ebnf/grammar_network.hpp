@@ -160,7 +160,7 @@ class NetworkBuilder {
       part = &grammar_.rules[index(part->rule)];
     }
     check<RequestError>(is_terminal(*part) && part->kind != EbnfNode::Kind::string,
-                        "what stands behind $unused(…) is to be one automaton");
+                        "what stands after $unused(…) is to be one automaton");
     const std::int32_t what = terminal(*part, false);
     const auto [found, is_new] =
         unused_.try_emplace(node.source, static_cast<std::int32_t>(out_.unused.size()));

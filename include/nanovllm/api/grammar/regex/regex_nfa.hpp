@@ -160,7 +160,7 @@ class NfaBuilder {
     const ByteNfa wanted = NfaBuilder(budget_).run(node.parts.front(), at_begin);
     check<RequestError>(at_begin || (!reaches_begin(rest) && !reaches_begin(wanted)),
                         "a look-ahead that is not at the begin of the text is to have no ^ in it "
-                        "or behind it");
+                        "or after it");
     std::optional<ByteDfa> all = ByteDfa::make_if_any(rest, budget_);
     const std::optional<ByteDfa> these = ByteDfa::make_if_any(wanted, budget_);
     if (all && these) {

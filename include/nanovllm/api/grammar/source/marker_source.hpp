@@ -90,7 +90,7 @@ class MarkerSource::Lead {
  public:
   explicit Lead(MarkerLead lead)
       : lead_(std::move(lead)), masks_(lead_.marker.size(), kMaxMaskBytes) {
-    check<RequestError>(!lead_.marker.empty(), "a constraint behind a marker needs a marker");
+    check<RequestError>(!lead_.marker.empty(), "a constraint after a marker needs a marker");
     const std::string& marker = lead_.marker;
     shorter_.assign(marker.size(), 0);
     for (std::size_t i = 1, k = 0; i < marker.size(); ++i) {
