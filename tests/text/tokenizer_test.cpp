@@ -1,5 +1,6 @@
 #include "nanovllm/text/tokenizer.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
