@@ -9,7 +9,8 @@
 #                       tests/headers/house_arrows.txt lists, each of which is needed. A wing sees
 #                       the house, and of other wings those that 'wings_of' names; its .hpp files
 #                       see no device, and what is for the CPU is in its folder cpu/
-#   budgets             the files and lines of a room and of a wing, tests/headers/budgets.txt
+#   budgets             the files and lines of a room and of a wing, tests/headers/budgets.txt; a line that
+#                       went up says why
 #   how                 full paths in quotes, of files that exist, without cycles
 #   what not            <iostream>, <regex>, <format>; <mpi.h> only in with/mpi/; CUDA's headers only in
 #                       .cuh, and .cuh only in .cuh, but for engine.hpp, which asks for __CUDACC__
