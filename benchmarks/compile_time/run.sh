@@ -2,9 +2,10 @@
 # run.sh [--check] [--runs N] [FOLDER]: what programs cost to compile, in user seconds of a core and as
 # ratios to a page of nlohmann/json that is compiled in the same round. Every program is linked and runs
 # the fairytale model. First the library is built, in FOLDER (a new one unless given), with all cores:
-# that is what the first build of a project takes. The figures are medians of N rounds, 3 unless given; a
-# program that takes more than 20 s is compiled in the first alone. With --check, a ratio more than a
-# fifth above what is held is a failure; docs/building.md has the goals.
+# that is what the first build of a project takes. The figures are the least of N rounds, 3 unless given,
+# for what else a machine does only adds; a program that takes more than 20 s is compiled in the first
+# alone. With --check, a ratio more than a fifth above what is held is a failure; docs/building.md has
+# the goals.
 set -euo pipefail
 
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -54,7 +55,8 @@ programs=(
   "a policy and a shape, linked|own_shape.cpp|$include $policy_lists|$library $libraries"
   "include, header-only|include.cpp|$include|$libraries"
   "README's program, header-only|readme.cpp|$include|$libraries")
-held=(1 0.4 0.5 2.75 2.75 2.3 11.5)
+# A policy's engine has had 15 KB more since settings and statistics of wings are extras.
+held=(1 0.4 0.55 3 3 2.3 11.5)
 held_first=27
 
 times=()
@@ -71,9 +73,9 @@ for ((round = 0; round < rounds; ++round)); do
   done
 done
 
-median() { tr ' ' '\n' <<< "$1" | grep . | sort -n | awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] }'; }
+least() { tr ' ' '\n' <<< "$1" | grep . | sort -n | sed -n 1p; }
 status=0
-json=$(median "${times[0]}")
+json=$(least "${times[0]}")
 echo "$("$compiler" --version | head -n 1), $rounds rounds, $(date +%F)"
 # report NAME SECONDS HELD MORE: a line; fails where the ratio is more than a fifth above HELD.
 report() {
@@ -84,6 +86,6 @@ report() {
 report "the first build, of a core" "$first" "$held_first" "$wall s on $cores cores" || status=1
 for i in "${!programs[@]}"; do
   size=$(size "$build/$i.o" | awk 'NR == 2 { print $4 }')
-  report "${programs[i]%%|*}" "$(median "${times[i]}")" "${held[i]}" "$size bytes" || status=1
+  report "${programs[i]%%|*}" "$(least "${times[i]}")" "${held[i]}" "$size bytes" || status=1
 done
 [ "$checks" -eq 0 ] || exit "$status"
