@@ -14,10 +14,6 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/thread.hpp"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace nanovllm::cpu {
 
 /// A fixed number of threads, the caller of `parallel_for` included, that share one loop at a time.
@@ -103,7 +99,7 @@ class ThreadPool {
 
   static void pause() {
 #if defined(__x86_64__)
-    _mm_pause();
+    __builtin_ia32_pause();
 #else
     std::this_thread::yield();
 #endif
