@@ -2,23 +2,16 @@
 /// The inside of an engine of whatever model and policy, for what is added to one from outside:
 /// requests that continue others, and keys and values in files.
 
-#include <cstddef>
-#include <cstdint>
+#include <atomic>
 #include <functional>
-#include <future>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <span>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
-#include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/extras.hpp"
 #include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
-#include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/sched/block_owner.hpp"
 
 namespace nanovllm {
@@ -36,15 +29,6 @@ class SchedulerInside {
   /// EngineConfig::extras.
   [[nodiscard]] virtual const Extras& extras() const = 0;
 
-  // The prefix cache.
-  [[nodiscard]] virtual bool keeps_prefixes() const = 0;
-  /// What it has; unset for a cache that cannot be listed.
-  [[nodiscard]] virtual std::optional<std::vector<CachedBlock>> entries() const = 0;
-  /// As `restore_cached`.
-  virtual std::int32_t restore(
-      std::span<const CachedBlock> entries,
-      const std::function<void(std::span<const BlockId>, std::span<const std::size_t>)>& write) = 0;
-
  protected:
   ~SchedulerInside() = default;
 };
@@ -56,7 +40,12 @@ struct EngineInside {
 
   EngineInside(Frontend& text, Inbox& requests, StepRunner& steps, KvIdentity of)
       : frontend(text), inbox(requests), runner(steps), identity(std::move(of)) {}
-  virtual ~EngineInside() = default;
+  EngineInside(const EngineInside&) = delete;
+  EngineInside& operator=(const EngineInside&) = delete;
+  virtual ~EngineInside() {
+    gone->store(true);
+    gone->notify_all();
+  }
 
   /// One step of the engine, callbacks included.
   virtual void step() = 0;
@@ -65,7 +54,8 @@ struct EngineInside {
   /// The same with no step under way: keys and values may be read and written.
   virtual void between_steps(const Use& use) = 0;
 
-  std::promise<void> in_use{};  ///< broken with this
+  /// Set when this has ended; outlives it.
+  const std::shared_ptr<std::atomic<bool>> gone = std::make_shared<std::atomic<bool>>(false);
   Frontend& frontend;
   Inbox& inbox;
   StepRunner& runner;
@@ -86,20 +76,6 @@ class SchedulerInsideOf final : public SchedulerInside {
     return std::make_unique<BlockPoolOf<Blocks>>(scheduler_.blocks());
   }
   [[nodiscard]] const Extras& extras() const override { return extras_; }
-
-  [[nodiscard]] bool keeps_prefixes() const override {
-    return scheduler_.blocks().keeps_prefixes();
-  }
-  [[nodiscard]] std::optional<std::vector<CachedBlock>> entries() const override {
-    if constexpr (requires { scheduler_.blocks().cache().entries(); })
-      return scheduler_.blocks().cache().entries();
-    return std::nullopt;
-  }
-  std::int32_t restore(std::span<const CachedBlock> entries,
-                       const std::function<void(std::span<const BlockId>,
-                                                std::span<const std::size_t>)>& write) override {
-    return restore_cached(scheduler_.blocks(), entries, write);
-  }
 
  private:
   Scheduler& scheduler_;
@@ -147,7 +123,7 @@ class InsideOwner {
     const std::lock_guard lock(mutex_);
     if (inside_ == nullptr) {
       inside_ = make();
-      gone_ = inside_->in_use.get_future();
+      gone_ = inside_->gone;
     }
     return inside_;
   }
@@ -156,13 +132,13 @@ class InsideOwner {
   void close() { inside_.reset(); }
   /// After `close`: waits until no call uses the inside any more.
   void wait() {
-    if (gone_.valid()) gone_.wait();
+    if (gone_ != nullptr) gone_->wait(false);
   }
 
  private:
   std::mutex mutex_;
   std::shared_ptr<EngineInside> inside_;
-  std::future<void> gone_;  ///< ready when `inside_` is gone, here and in all calls
+  std::shared_ptr<std::atomic<bool>> gone_;  ///< set when `inside_` is gone, here and in all calls
 };
 
 }  // namespace nanovllm

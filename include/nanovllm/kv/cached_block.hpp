@@ -4,12 +4,12 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 
 namespace nanovllm {
@@ -38,52 +38,43 @@ template <class Blocks>
   return blocks.keeps_prefixes();
 }
 
-/// Puts `entries` of another pool into the cache of `blocks`, parents first, as many as there are
-/// free blocks for; those that the cache had and that are in no use give way. Entries that it does
-/// not keep, as blocks that are not full of another kind of cache, are left out. Returns how many
-/// were put in.
-/// @param write  called once as write(blocks, indices of entries), parallel lists, before the cache
-///               is told: fills the blocks. What it throws is thrown, and nothing is kept.
-template <class Blocks, class Write>
-std::int32_t restore_cached(Blocks& blocks, std::span<const CachedBlock> entries,
-                            const Write& write) {
-  const auto size = static_cast<std::size_t>(Blocks::block_size());
-  std::vector<BlockId> taken, block_of(entries.size(), -1);
-  std::vector<std::size_t> kept;
-  taken.reserve(entries.size());
-  kept.reserve(entries.size());
-  try {
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      if (!keeps_block_of(blocks, static_cast<std::int32_t>(entries[i].tokens.size()))) continue;
-      const std::int32_t parent = entries[i].parent;
-      if (parent >= 0 && block_of[static_cast<std::size_t>(parent)] < 0) continue;
-      const std::optional<BlockId> block = blocks.allocate();
-      if (!block) break;
-      taken.push_back(block_of[i] = *block);
-      kept.push_back(i);
-    }
-    write(std::span<const BlockId>(taken), std::span<const std::size_t>(kept));
-    for (const std::size_t i : kept) {
-      std::vector<std::size_t> path;  // from the entry to the first block
-      for (auto at = static_cast<std::int32_t>(i); at >= 0;
-           at = entries[static_cast<std::size_t>(at)].parent)
-        path.push_back(static_cast<std::size_t>(at));
-      std::vector<BlockId> table;
-      std::vector<TokenId> tokens;
-      for (std::size_t j = path.size(); j-- > 0;) {
-        table.push_back(block_of[path[j]]);
-        const std::vector<TokenId>& more = entries[path[j]].tokens;
-        tokens.insert(tokens.end(), more.begin(), more.end());
-      }
-      blocks.publish(table, tokens, static_cast<std::int32_t>((path.size() - 1) * size),
-                     static_cast<std::int32_t>(tokens.size()), entries[path.back()].salt);
-    }
-  } catch (...) {
-    blocks.release(taken);
-    throw;
+/// A block that a cache could find, and what it knows of it.
+struct ListedBlock {
+  std::uint64_t id = 0;      ///< of the prefix that ends with it; higher than that of its parent
+  std::uint64_t parent = 0;  ///< the id of the prefix before it; 0 for none
+  BlockId block = 0;
+  std::span<const TokenId> tokens{};
+  CacheSalt salt{};  ///< of its prefix, where it has no parent
+};
+
+/// `blocks` as `entries()` gives them, but for those whose parents are not there.
+[[nodiscard]] std::vector<CachedBlock> list_entries(std::vector<ListedBlock> blocks);
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace nanovllm {
+
+NANOVLLM_INLINE std::vector<CachedBlock> list_entries(std::vector<ListedBlock> blocks) {
+  std::ranges::sort(blocks, {}, &ListedBlock::id);
+  std::vector<CachedBlock> out;
+  std::unordered_map<std::uint64_t, std::int32_t> place;
+  for (const ListedBlock& b : blocks) {
+    const auto parent = place.find(b.parent);
+    if (b.parent != 0 && parent == place.end()) continue;  // it was evicted
+    place[b.id] = static_cast<std::int32_t>(out.size());
+    out.push_back({.block = b.block,
+                   .parent = b.parent == 0 ? -1 : parent->second,
+                   .tokens = {b.tokens.begin(), b.tokens.end()},
+                   .salt = b.salt});
   }
-  blocks.release(taken);  // the last ones first: children before their parents
-  return static_cast<std::int32_t>(taken.size());
+  return out;
 }
 
 }  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -9,6 +9,8 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/kv/cached_block.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
@@ -61,10 +63,19 @@ class BlockPool {
   [[nodiscard]] virtual std::optional<BlockId> allocate() noexcept = 0;
   virtual void share(const PrefixMatch& match) = 0;
   virtual void release(std::span<const BlockId> blocks) = 0;
-  virtual void publish(const Sequence& s, std::int32_t begin, std::int32_t end) = 0;
+  virtual void publish(std::span<const BlockId> table, std::span<const TokenId> tokens,
+                       std::int32_t begin, std::int32_t end, const CacheSalt& salt) = 0;
+  [[nodiscard]] virtual bool keeps_prefixes() const = 0;
+  /// As of the function of this name.
+  [[nodiscard]] virtual bool keeps_block_of(std::int32_t num_tokens) const = 0;
+  /// What the prefix cache has; unset for one that cannot be listed.
+  [[nodiscard]] virtual std::optional<std::vector<CachedBlock>> entries() const = 0;
 
   [[nodiscard]] std::int32_t blocks_for(std::int32_t num_tokens) const {
     return ceil_div(num_tokens, block_size());
+  }
+  void publish(const Sequence& s, std::int32_t begin, std::int32_t end) {
+    publish(s.block_table, s.tokens, begin, end, s.salt);
   }
 };
 
@@ -82,8 +93,18 @@ class BlockPoolOf final : public BlockPool {
   [[nodiscard]] std::optional<BlockId> allocate() noexcept override { return blocks_.allocate(); }
   void share(const PrefixMatch& match) override { blocks_.share(match); }
   void release(std::span<const BlockId> blocks) override { blocks_.release(blocks); }
-  void publish(const Sequence& s, std::int32_t begin, std::int32_t end) override {
-    blocks_.publish(s.block_table, s.tokens, begin, end, s.salt);
+  using BlockPool::publish;
+  void publish(std::span<const BlockId> table, std::span<const TokenId> tokens, std::int32_t begin,
+               std::int32_t end, const CacheSalt& salt) override {
+    blocks_.publish(table, tokens, begin, end, salt);
+  }
+  [[nodiscard]] bool keeps_prefixes() const override { return blocks_.keeps_prefixes(); }
+  [[nodiscard]] bool keeps_block_of(std::int32_t num_tokens) const override {
+    return nanovllm::keeps_block_of(blocks_, num_tokens);
+  }
+  [[nodiscard]] std::optional<std::vector<CachedBlock>> entries() const override {
+    if constexpr (requires { blocks_.cache().entries(); }) return blocks_.cache().entries();
+    return std::nullopt;
   }
 
  private:

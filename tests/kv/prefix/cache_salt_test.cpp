@@ -17,7 +17,9 @@
 #include "kv/prefix/linear_cache.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/cached_block.hpp"
+#include "nanovllm/sched/block_owner.hpp"
 #include "nanovllm/with/radix/radix_prefix_cache.hpp"
+#include "nanovllm/with/sessions/cache_file.hpp"
 #include "nanovllm/with/tiers/tiered_block_manager.hpp"
 
 using namespace nanovllm;
@@ -162,7 +164,8 @@ TEMPLATE_TEST_CASE("what is saved of a cache keeps its salts", "[cache_salt]", H
   for (const CachedBlock& entry : entries)
     CHECK((entry.parent == -1 || !entry.salt));  // it is that of the first
   const auto nothing = [](const auto&, const auto&) {};
-  CHECK(restore_cached(to, std::span(entries), nothing) == 6);
+  BlockPoolOf<Blocks> pool(to);
+  CHECK(restore_cached(pool, entries, nothing) == 6);
   to.check_invariants();
   for (const CacheSalt& salt : kSalts) {
     const bool is_there = salt == kSalts[0] || salt == kSalts[2];

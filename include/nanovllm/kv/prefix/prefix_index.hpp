@@ -163,24 +163,17 @@ class PrefixIndex {
 
   /// All that `find` could find, parents first. O(num_blocks log num_blocks).
   [[nodiscard]] std::vector<CachedBlock> entries() const {
-    std::vector<std::pair<std::uint64_t, BlockId>> by_id;  // a parent's id is lower
+    std::vector<ListedBlock> out;
     for (BlockId block = 0; block < num_blocks(); ++block) {
-      if (contains(block) && is_newest(block)) by_id.emplace_back(key(block).id, block);
+      if (!contains(block) || !is_newest(block)) continue;
+      const std::uint64_t parent = parent_id(block);
+      out.push_back({.id = key(block).id,
+                     .parent = parent,
+                     .block = block,
+                     .tokens = tokens(block),
+                     .salt = parent == 0 ? salt(block) : CacheSalt()});
     }
-    std::sort(by_id.begin(), by_id.end());
-    std::vector<CachedBlock> out;
-    std::unordered_map<std::uint64_t, std::int32_t> place;
-    for (const auto& [id, block] : by_id) {
-      const std::uint64_t before = parent_id(block);
-      const auto parent = place.find(before);
-      if (before != 0 && parent == place.end()) continue;  // it was evicted
-      place[id] = static_cast<std::int32_t>(out.size());
-      out.push_back({.block = block,
-                     .parent = before == 0 ? -1 : parent->second,
-                     .tokens = {tokens(block).begin(), tokens(block).end()},
-                     .salt = before == 0 ? salt(block) : CacheSalt()});
-    }
-    return out;
+    return list_entries(std::move(out));
   }
 
   /// Most blocks that a lookup compares. O(num_blocks).
