@@ -112,13 +112,6 @@ list(REMOVE_DUPLICATES _nanovllm_policies)
 list(JOIN _nanovllm_shapes "," _nanovllm_shape_list)
 list(JOIN _nanovllm_policies "," _nanovllm_policy_list)
 
-# What takes longest comes first, so that no core waits for it in the end.
-set(_nanovllm_sources "")
-set(_nanovllm_below_engine core io text chat ops kv parallel model sampling sched)
-nanovllm_bodies(_nanovllm_sources engine OWN engine BELOW ${_nanovllm_below_engine} cpu)
-foreach(_policy IN LISTS _nanovllm_policies)
-  nanovllm_engines(_nanovllm_sources cpp "${_nanovllm_shape_list}" ${_policy})
-endforeach()
 # The wings, a line each: those that files, models and schedulers are made of, and those of the engine.
 set(_nanovllm_wings_of_files
   with/gguf
@@ -141,8 +134,13 @@ set(_nanovllm_wings_of_engines
 set(_nanovllm_files core io ${_nanovllm_wings_of_files})
 set(_nanovllm_models ops kv parallel model sampling sched ${_nanovllm_wings_of_models})
 set(_nanovllm_below_engine ${_nanovllm_files} text chat api/chat ${_nanovllm_models})
+# What takes longest comes first, so that no core waits for it in the end.
+set(_nanovllm_sources "")
 nanovllm_bodies(_nanovllm_sources engine
   OWN engine ${_nanovllm_wings_of_engines} BELOW ${_nanovllm_below_engine} cpu)
+foreach(_policy IN LISTS _nanovllm_policies)
+  nanovllm_engines(_nanovllm_sources cpp "${_nanovllm_shape_list}" ${_policy})
+endforeach()
 nanovllm_bodies(_nanovllm_sources model OWN ${_nanovllm_models} cpu BELOW ${_nanovllm_files})
 nanovllm_bodies(_nanovllm_sources text OWN ${_nanovllm_files} text)
 nanovllm_bodies(_nanovllm_sources chat OWN chat api/chat BELOW ${_nanovllm_files})

@@ -1,6 +1,7 @@
 // Streams a continuation of a prompt with weights in integers of 8 or 4 bits, on the CPU. With
 // SAVE_DIR the integers are kept there, as a checkpoint that later runs open in less time.
 // `quantized --help`.
+#include <nanovllm/cpu.hpp>
 #include <nanovllm/engine.hpp>
 #include <nanovllm/policy.hpp>
 #include <nanovllm/with/eight_bits/checkpoint/save_quantized.hpp>

@@ -4,6 +4,7 @@
 // green half gets a little more probability, by a functor that is compiled into the sampler's
 // chain. A text then has more green tokens than the half that chance gives, and who has the key can
 // count them. After Kirchenbauer et al., "A Watermark for Large Language Models", 2023.
+#include <nanovllm/cpu.hpp>
 #include <nanovllm/engine.hpp>
 #include <nanovllm/policy.hpp>
 #include <nanovllm/text/tokenizer.hpp>

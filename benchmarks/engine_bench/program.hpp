@@ -17,6 +17,7 @@
 #include "commit.hpp"
 #include "measure.hpp"
 #include "models.hpp"
+#include "nanovllm/cpu.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/policy.hpp"
 #include "nanovllm/with/eight_bits/fp8_kv.hpp"

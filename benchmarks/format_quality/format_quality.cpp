@@ -34,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/cpu.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
 #include "nanovllm/policy.hpp"

@@ -14,6 +14,7 @@
 #include <exception>
 #include <vector>
 
+#include "nanovllm/cpu.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/policy.hpp"
 

@@ -2,6 +2,7 @@
 /// Policies that run on the GPU, with all that they name. engine.hpp includes this in translation
 /// units of nvcc.
 
+#include "nanovllm/cpu.hpp"
 #include "nanovllm/policy.hpp"
 
 #define NANOVLLM_FIRST(first, ...) first

@@ -37,9 +37,10 @@ class Engine : public EngineCalls<Engine<Model, Policy>> {
   using Config = ConfigOf<Model>;
   using Checked = detail::PolicyToCheck<Model, Policy>;
   /// The policy, or the default one where a check has told of a fault.
-  using Slots = CheckedPolicy<Policy, check_policy_names<Checked>(), check_policy_slots<Checked>(),
+  using Sound = CheckedPolicy<Policy, check_policy_names<Checked>(), check_policy_slots<Checked>(),
                               check_backend<BackendOf<Checked>, BackendElements<Checked>>(),
                               check_policy_executor<detail::ExecutorToCheck<Model, Checked>>()>;
+  using Slots = CheckedPolicy<Sound, check_policy_runner<detail::RunnerToCheck<Model, Sound>>()>;
 
   /// Loads the checkpoint of `config.model`. Throws LoadError or ConfigError.
   explicit Engine(EngineConfig config) : body_(detail::body_of<Model, Slots>(std::move(config))) {}

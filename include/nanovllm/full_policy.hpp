@@ -4,6 +4,7 @@
 /// compile time; `DefaultPolicy` has none of it. On a GPU it is `CudaFullPolicy`, which
 /// cuda_policy.hpp names.
 
+#include "nanovllm/cpu.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/policy.hpp"

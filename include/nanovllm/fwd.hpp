@@ -22,6 +22,9 @@ struct CudaFloat32Policy;
 struct CudaFullFloat32Policy;
 struct CudaBatchInvariantPolicy;
 
+// cpu/
+class CpuBackend;
+
 // kv/
 struct XxPrefixHash;
 class LeastRecentlyUsed;

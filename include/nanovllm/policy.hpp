@@ -16,13 +16,12 @@
 /// how to write each slot's type.
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
+#include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
-#include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/elements.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/sampling/standard_processors.hpp"
@@ -73,6 +72,9 @@ struct Float32Policy : DefaultPolicy {
 #include "nanovllm/engine/check_policy.hpp"
 #include "nanovllm/engine/engine_body.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
+#if !defined(NANOVLLM_SEPARATE)
+#include "nanovllm/cpu.hpp"
+#endif
 
 #if defined(NANOVLLM_SEPARATE) && !defined(NANOVLLM_COMPILED_CORE)
 namespace nanovllm {

@@ -1,5 +1,6 @@
 // A shape of the program's own, whose engine the library has, and a model of its own, which is
 // compiled here; and what a wing does with an engine.
+#include <nanovllm/cpu.hpp>
 #include <nanovllm/engine.hpp>
 #include <nanovllm/policy.hpp>
 #include <nanovllm/with/pooling.hpp>

@@ -1,6 +1,7 @@
 // Which engines, and which runners of other engines, a program links: with NANOVLLM_SEPARATE those of
 // the library, else none.
 #include "nanovllm/engine/compiled.hpp"
+#include "nanovllm/cpu.hpp"
 
 #include <type_traits>
 

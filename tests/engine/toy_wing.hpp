@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/cpu.hpp"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # check_wrong_policies.sh COMPILER [FLAG...]: what the compiler says of the policies in
-# wrong_policies.cpp. There is one error for each, in their order, and nothing else. Its line has the
-# first sentence that a comment there wants, and what belongs to it the others. It takes at most 15
-# lines, of which three say where the header was included.
+# wrong_policies.cpp, and with a library of those in unlinked_policies.cpp. There is one error for
+# each, in their order, and nothing else. Its line has the first sentence that a comment there wants,
+# and what belongs to it the others. It takes at most 15 lines, of which three say where the header was
+# included.
 set -uo pipefail
 
 compiler=$1
 shift
-source="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/wrong_policies.cpp"
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 flags=(-std=c++20 -fsyntax-only "$@")
 if "$compiler" --version | grep -q clang; then flags+=(-ferror-limit=0); fi
 
-{ LC_ALL=C "$compiler" "${flags[@]}" "$source" 2>&1 || true; } | awk -v source="$source" '
+# check SOURCE LEAST: one of the files, which has at least LEAST policies.
+check() {
+  { LC_ALL=C "$compiler" "${flags[@]}" "$1" 2>&1 || true; } | awk -v source="$1" -v least="$2" '
   BEGIN {
     while ((getline line < source) > 0) {
       if (line ~ /^namespace /) name = substr(line, 11, length(line) - 12)
@@ -42,9 +45,15 @@ if "$compiler" --version | grep -q clang; then flags+=(-ferror-limit=0); fi
       faults++
     }
     print cases " wrong policies, " faults + 0 " faults"
-    exit faults > 0 || cases < 20
+    exit faults > 0 || cases < least
   }
   function fault(i, what) {
     print names[i] ": " what "\n" text[i]
     faults++
   }'
+}
+
+status=0
+check "$here/wrong_policies.cpp" 20 || status=1
+if [[ " $* " == *" -DNANOVLLM_SEPARATE "* ]]; then check "$here/unlinked_policies.cpp" 3 || status=1; fi
+exit "$status"

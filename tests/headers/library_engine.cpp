@@ -1,6 +1,7 @@
 // The engine inside a shared library. See library_user.cpp.
 #include "library_engine.hpp"
 
+#include <nanovllm/cpu.hpp>
 #include <nanovllm/engine.hpp>
 #include <nanovllm/policy.hpp>
 

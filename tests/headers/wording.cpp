@@ -1,5 +1,6 @@
 // Models, and what engines of them need, that are not what is wanted. `says:` is what the compiler
 // must say of each, in words of ours; see check_wording.sh. Policies are in wrong_policies.cpp.
+#include <nanovllm/cpu.hpp>
 #include <nanovllm/engine.hpp>
 #include <nanovllm/policy.hpp>
 #include <nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp>

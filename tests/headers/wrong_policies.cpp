@@ -1,6 +1,7 @@
 // Policies that are not what an engine wants, each in a namespace of its own. `says:` is what the
 // compiler must say of it, in words of ours, the first line in the line of its error; see
 // check_wrong_policies.sh.
+#include <nanovllm/cpu.hpp>
 #include <nanovllm/cuda_policy.hpp>
 #include <nanovllm/engine.hpp>
 #include <nanovllm/policy.hpp>

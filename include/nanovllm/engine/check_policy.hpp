@@ -110,12 +110,13 @@ concept ProcessorsLike = requires(const LogitsProcessorSetup& setup) {
   { L::template kHas<MinTokensProcessor> } -> std::convertible_to<bool>;
 };
 
-/// A type that this program neither has nor links. What CUDA's half does is compiled there.
+/// A type that this program neither has nor links. What CUDA's half does is compiled there, and
+/// `check_policy_runner` tells of the CPU's.
 template <class T>
 #if defined(NANOVLLM_CUDA_POLICIES) && !defined(__CUDACC__)
 concept IsOnlyDeclared = false;
 #else
-concept IsOnlyDeclared = std::is_class_v<T> && !Complete<T>;
+concept IsOnlyDeclared = std::is_class_v<T> && !Complete<T> && !std::same_as<T, CpuBackend>;
 #endif
 
 template <class C, class Backend>

@@ -57,6 +57,10 @@ template <class Model, class Policy>
 
 }  // namespace detail
 
+/// What computes the steps of an engine. engine/runner_maker.hpp defines it.
+template <class Model, class Policy>
+struct RunnerMaker;
+
 /// Whether a library has compiled this engine.
 template <class Model, class Policy>
 [[nodiscard]] consteval bool is_compiled() {

@@ -10,12 +10,13 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/core.hpp"
@@ -33,6 +34,7 @@
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
+#include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/elements.hpp"
@@ -40,47 +42,38 @@
 
 namespace nanovllm {
 
-namespace detail {
+/// The slots of a policy by name.
+struct NamedSlots {
+  ElementNames elements;
+  std::vector<std::pair<std::string_view, std::string_view>> types;  ///< slot and type
+  KvConfig kv;
+};
 
-/// One line where all elements are the same, else three.
-template <class E>
-[[nodiscard]] std::string describe_elements() {
-  const auto weight = weight_format_name<typename E::Weight>();
-  const auto activation = name(kDType<typename E::Activation>);
-  const auto kv = kv_format_name<typename E::KvElement>();
-  if (weight == activation && weight == kv) return concat("Element        ", weight);
-  return concat("Weight         ", weight, "\nActivation     ", activation, "\nKvElement      ",
-                kv);
-}
-
-}  // namespace detail
+/// One a line.
+[[nodiscard]] std::string describe(const NamedSlots& slots);
 
 /// The slots of `Policy` as they are in force, one a line.
 template <class Policy>
 [[nodiscard]] std::string describe() {
   using Cache = typename Policy::template PrefixCache<Policy::kv.block_size>;
-  return concat(detail::describe_elements<ElementsOf<Policy>>(),                      //
-                "\nBackend        ", type_name<typename Policy::Backend>(),           //
-                "\nRanks          ", type_name<typename Policy::Ranks>(),             //
-                "\nCommunicator   ", type_name<CommunicatorOf<Policy>>(),             //
-                "\nScheduling     ", type_name<typename Policy::Scheduling>(),        //
-                "\nPreemption     ", type_name<typename Policy::Preemption>(),        //
-                "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),  //
-                "\nLogitsFunctor  ", type_name<typename Policy::LogitsFunctor>(),     //
-                "\nDraws          ", type_name<typename DrawsOf<Policy>::type>(),     //
-                "\nPrefixCache    ", type_name<Cache>(),                              //
-                "\nTiers          ", type_name<typename Policy::Tiers>(),             //
-                "\nkv             block_size = ", Policy::kv.block_size,              //
-                ", prefix_caching = ", Policy::kv.prefix_caching, "\n");
+  return describe({.elements = ElementNames::of<ElementsOf<Policy>>(),
+                   .types = {{"Backend", type_name<typename Policy::Backend>()},
+                             {"Ranks", type_name<typename Policy::Ranks>()},
+                             {"Communicator", type_name<CommunicatorOf<Policy>>()},
+                             {"Scheduling", type_name<typename Policy::Scheduling>()},
+                             {"Preemption", type_name<typename Policy::Preemption>()},
+                             {"Processors", type_name<typename Policy::LogitsProcessors>()},
+                             {"LogitsFunctor", type_name<typename Policy::LogitsFunctor>()},
+                             {"Draws", type_name<typename DrawsOf<Policy>::type>()},
+                             {"PrefixCache", type_name<Cache>()},
+                             {"Tiers", type_name<typename Policy::Tiers>()}},
+                   .kv = Policy::kv});
 }
 
-/// What runs its steps, and the slots of its policy.
-template <class Policy>
-[[nodiscard]] std::string describe_engine(const StepRunner& runner, std::int32_t num_kv_blocks) {
-  return concat(runner.describe_backend(), ", ", runner.num_ranks(), " rank(s), ", num_kv_blocks,
-                " KV blocks of ", Policy::kv.block_size, " tokens\n", describe<Policy>(),
-                "Executor       ", runner.executor_name(), "\n");
-}
+/// What runs an engine's steps, and the slots of its policy.
+/// @param slots  `describe` of the policy.
+[[nodiscard]] std::string describe_engine(const StepRunner& runner, std::int32_t num_kv_blocks,
+                                          int block_size, const std::string& slots);
 
 /// The whole way of a request, from text to text:
 ///
@@ -151,7 +144,8 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
   [[nodiscard]] Health health() const override { return core_->runner().health(); }
   void reset() override { core_->reset(); }
   [[nodiscard]] std::string describe() const override {
-    return describe_engine<Policy>(std::as_const(*core_).runner(), core_->num_kv_blocks());
+    return describe_engine(std::as_const(*core_).runner(), core_->num_kv_blocks(),
+                           Policy::kv.block_size, nanovllm::describe<Policy>());
   }
   void check_invariants() const override { core_->check_invariants(); }
 
@@ -234,18 +228,37 @@ template <class Model, class Policy>
 using SharedModel =
     std::conditional_t<kReadsHeadShape<typename Policy::Backend>, Model, AnySizeOf<Model>>;
 
+/// Whether the steps of this engine can be computed; a compile error that says what to write if
+/// not. `Slot` has the model and the policy.
+template <class Slot>
+consteval bool check_policy_runner() {
+  using Policy = typename Slot::Policy;
+  constexpr bool kHas = kHasRunner<SharedModel<typename Slot::Model, Policy>, Policy>;
+  static_assert(kHas,
+                "nanovllm: no library here has compiled what computes the steps of this model with "
+                "this policy's Element, Backend and Ranks. '#include <nanovllm/cpu.hpp>' compiles "
+                "it in this file, one for a GPU in a .cu file. See docs/building.md");
+  return kHas;
+}
+
 /// See engine/compiled.hpp.
 template <class Model, class Policy>
 struct detail::BodyMaker {
   static std::unique_ptr<EngineOf<ConfigOf<Model>>> make(EngineConfig&& config) {
-    return make_engine_body<SharedModel<Model, Policy>, Policy>(ModelTraits<Model>::kShape,
-                                                                std::move(config));
+    if constexpr (check_policy_runner<ModelAndPolicy<Model, Policy>>())
+      return make_engine_body<SharedModel<Model, Policy>, Policy>(ModelTraits<Model>::kShape,
+                                                                  std::move(config));
+    else
+      return nullptr;
   }
   static std::unique_ptr<EngineOf<ConfigOf<Model>>> make(const ConfigOf<Model>& model,
                                                          RandomWeights weights,
                                                          EngineConfig&& config) {
-    return make_engine_body<SharedModel<Model, Policy>, Policy>(ModelTraits<Model>::kShape, model,
-                                                                weights, std::move(config));
+    if constexpr (check_policy_runner<ModelAndPolicy<Model, Policy>>())
+      return make_engine_body<SharedModel<Model, Policy>, Policy>(ModelTraits<Model>::kShape, model,
+                                                                  weights, std::move(config));
+    else
+      return nullptr;
   }
   static std::shared_ptr<EngineInside> make_inside(EngineOf<ConfigOf<Model>>& engine) {
     return static_cast<EngineBody<SharedModel<Model, Policy>, Policy>&>(engine).make_inside();
@@ -253,3 +266,36 @@ struct detail::BodyMaker {
 };
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+namespace nanovllm {
+
+NANOVLLM_INLINE std::string describe(const NamedSlots& slots) {
+  std::string out;
+  const auto add = [&out](std::string_view slot, std::string_view value) {
+    out.append(slot).append(15 - slot.size(), ' ').append(value).append("\n");
+  };
+  const ElementNames& e = slots.elements;
+  const bool is_one = e.weight == e.activation && e.weight == e.kv;
+  add(is_one ? "Element" : "Weight", e.weight);
+  if (!is_one) {
+    add("Activation", e.activation);
+    add("KvElement", e.kv);
+  }
+  for (const auto& [slot, type] : slots.types) add(slot, type);
+  add("kv",
+      concat("block_size = ", slots.kv.block_size, ", prefix_caching = ", slots.kv.prefix_caching));
+  return out;
+}
+
+NANOVLLM_INLINE std::string describe_engine(const StepRunner& runner, std::int32_t num_kv_blocks,
+                                            int block_size, const std::string& slots) {
+  return concat(runner.describe_backend(), ", ", runner.num_ranks(), " rank(s), ", num_kv_blocks,
+                " KV blocks of ", block_size, " tokens\n", slots, "Executor       ",
+                runner.executor_name(), "\n");
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

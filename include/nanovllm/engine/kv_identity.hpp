@@ -35,32 +35,36 @@ struct CheckpointHash {
 /// What an engine's weights are: noise, or those of a checkpoint.
 using WeightsHash = std::variant<RandomWeights, CheckpointHash>;
 
-/// Adds to `identity` what the weights are.
-void append_weights(KvIdentity& identity, const WeightsHash& weights);
+/// An engine's element types by name.
+struct ElementNames {
+  std::string_view weight, activation, kv;
 
-/// What the keys and values of an engine are of: its model, its weights and its element types.
+  template <class Elements>
+  [[nodiscard]] static ElementNames of() {
+    return {.weight = weight_format_name<typename Elements::Weight>(),
+            .activation = name(kDType<typename Elements::Activation>),
+            .kv = kv_format_name<typename Elements::KvElement>()};
+  }
+};
+
+/// What the keys and values of an engine are of.
+/// @param settings  of its model.
+[[nodiscard]] KvIdentity kv_identity(const StepRunner& runner, const ElementNames& elements,
+                                     const std::vector<ModelSetting>& settings,
+                                     const WeightsHash& weights);
+
+/// The same of an engine of `Policy`.
 /// @param model  as the ranks divide it (`divided_model`). One whose order of sums depends on the
 ///               ranks says so: `ranks_in_sums(num_ranks)`, names and numbers.
 template <class Policy, class ModelConfig>
 [[nodiscard]] KvIdentity kv_identity(const ModelConfig& model, const StepRunner& runner,
                                      const WeightsHash& weights) {
-  using Elements = ElementsOf<Policy>;
-  const KvShape shape = runner.kv_shape();
-  KvIdentity out = {
-      {"K/V layers", std::to_string(shape.num_layers)},
-      {"K/V heads", std::to_string(shape.num_kv_heads * runner.num_ranks())},
-      {"head_dim", std::to_string(shape.head_dim)},
-      {"type of K/V", std::string(kv_format_name<typename Elements::KvElement>())},
-      {"type of weights", std::string(weight_format_name<typename Elements::Weight>())},
-      {"type of activations", std::string(name(kDType<typename Elements::Activation>))}};
-  for (const auto& [setting, value] : model_settings(model))
-    out.emplace_back(setting, std::to_string(value));
+  std::vector<ModelSetting> settings = model_settings(model);
   if constexpr (requires { model.ranks_in_sums(1); }) {
-    for (const auto& [setting, value] : model.ranks_in_sums(runner.num_ranks()))
-      out.emplace_back(setting, std::to_string(value));
+    for (const ModelSetting& more : model.ranks_in_sums(runner.num_ranks()))
+      settings.push_back(more);
   }
-  append_weights(out, weights);
-  return out;
+  return kv_identity(runner, ElementNames::of<ElementsOf<Policy>>(), settings, weights);
 }
 
 }  // namespace nanovllm
@@ -94,6 +98,9 @@ NANOVLLM_INLINE CheckpointHash hash_of(const Checkpoint& checkpoint) {
   return {.config = XXH64(config.data(), config.size(), 0), .weights = hash};
 }
 
+namespace detail {
+
+/// Adds to `identity` what the weights are.
 NANOVLLM_INLINE void append_weights(KvIdentity& identity, const WeightsHash& weights) {
   const auto hex = [](std::uint64_t value) {
     std::string out(16, '0');
@@ -107,6 +114,23 @@ NANOVLLM_INLINE void append_weights(KvIdentity& identity, const WeightsHash& wei
   const auto& checkpoint = std::get<CheckpointHash>(weights);
   identity.emplace_back("config.json", hex(checkpoint.config));
   identity.emplace_back("weights", hex(checkpoint.weights));
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE KvIdentity kv_identity(const StepRunner& runner, const ElementNames& elements,
+                                       const std::vector<ModelSetting>& settings,
+                                       const WeightsHash& weights) {
+  const KvShape shape = runner.kv_shape();
+  KvIdentity out = {{"K/V layers", std::to_string(shape.num_layers)},
+                    {"K/V heads", std::to_string(shape.num_kv_heads * runner.num_ranks())},
+                    {"head_dim", std::to_string(shape.head_dim)},
+                    {"type of K/V", std::string(elements.kv)},
+                    {"type of weights", std::string(elements.weight)},
+                    {"type of activations", std::string(elements.activation)}};
+  for (const auto& [setting, value] : settings) out.emplace_back(setting, std::to_string(value));
+  detail::append_weights(out, weights);
+  return out;
 }
 
 }  // namespace nanovllm

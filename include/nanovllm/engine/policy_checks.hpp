@@ -28,7 +28,11 @@ using PolicyToCheck = std::conditional_t<!is_compiled<Model, Policy>() &&
                                          Policy, NoPolicy>;
 template <class Model, class Policy>
 using ExecutorToCheck =
-    std::conditional_t<std::is_same_v<Policy, NoPolicy>, NoPolicy, ModelAndPolicy<Model, Policy>>;
+    std::conditional_t<std::is_same_v<Policy, NoPolicy> || !kIsWhole<RunnerMaker<Model, Policy>>,
+                       NoPolicy, ModelAndPolicy<Model, Policy>>;
+template <class Model, class Policy>
+using RunnerToCheck = std::conditional_t<std::is_same_v<PolicyToCheck<Model, Policy>, NoPolicy>,
+                                         NoPolicy, ModelAndPolicy<Model, Policy>>;
 
 }  // namespace detail
 
@@ -36,6 +40,8 @@ template <class P>
 consteval bool check_policy_names();
 template <class P>
 consteval bool check_policy_slots();
+template <class ModelAndPolicy>
+consteval bool check_policy_runner();
 template <class ModelAndPolicy>
 consteval bool check_policy_executor();
 template <class Backend, class Elements>
@@ -47,6 +53,10 @@ consteval bool check_policy_names<detail::NoPolicy>() {
 }
 template <>
 consteval bool check_policy_slots<detail::NoPolicy>() {
+  return true;
+}
+template <>
+consteval bool check_policy_runner<detail::NoPolicy>() {
   return true;
 }
 template <>

@@ -27,7 +27,6 @@
 #include "nanovllm/engine/model_name.hpp"
 #include "nanovllm/engine/request/end_tokens.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
-#include "nanovllm/engine/runner/runner.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/runner/weight_memory.hpp"
@@ -115,26 +114,7 @@ struct BackendTraits {
   int default_batched_tokens = 0;
 };
 
-/// What computes the steps of an engine of `Model`. `Policy` is a `RunnerPolicyOf`: where the
-/// library has an engine that differs in scheduling, preemption, cache, processors or block size
-/// alone, neither the runner nor the backend is compiled again.
-template <class Model, class Policy>
-struct RunnerMaker {
-  /// Allocates everything but the KV pool, and fills the weights.
-  [[nodiscard]] static std::unique_ptr<StepRunner> make(const ConfigOf<Model>& model,
-                                                        const RunnerSetup& setup) {
-    return std::make_unique<Runner<Model, Policy>>(model, setup.config, setup.weights);
-  }
-
-  [[nodiscard]] static BackendTraits traits() {
-    using Backend = typename Policy::Backend;
-    return {.is_asynchronous = Backend::kAsynchronous,
-            .kv_share = Backend::kKvShare,
-            .default_batched_tokens = Backend::kDefaultBatchedTokens};
-  }
-};
-
-/// The same in the library, for a `Policy` whose engine is compiled.
+/// `RunnerMaker` in the library, for a `Policy` whose engine is compiled.
 template <class Model, class Policy>
 struct CompiledRunnerMaker {
   [[nodiscard]] static std::unique_ptr<StepRunner> make(const ConfigOf<Model>& model,
@@ -187,6 +167,10 @@ using RunnerMakerOf = std::conditional_t<
 /// `share` of the memory. Throws ConfigError for more than there is.
 [[nodiscard]] PoolPlan plan_pool(StepRunner& runner, double share, const EngineConfig& config,
                                  std::int64_t max_model_len);
+
+/// Whether the runner of an engine is in a library, or compiled in this file.
+template <class Model, class Policy>
+inline constexpr bool kHasRunner = detail::kIsWhole<RunnerMakerOf<Model, Policy>>;
 
 /// What admission needs to know of an engine of this `Policy`.
 /// @param capacity_tokens  that the KV pool holds, and one more.

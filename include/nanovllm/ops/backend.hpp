@@ -56,6 +56,9 @@ inline constexpr bool kReadsHeadShape = true;
 template <class B>
 requires requires { B::kReadsHeadShape; }
 inline constexpr bool kReadsHeadShape<B> = B::kReadsHeadShape;
+class CpuBackend;
+template <>
+inline constexpr bool kReadsHeadShape<CpuBackend> = false;  // also where it is only declared
 
 /// What a backend allocates its scratch memory by: the steps, and the model as this rank has it.
 struct ReserveArgs {

@@ -195,11 +195,7 @@ struct LogitsProcessors {
   }
 
   /// Those that apply; null where none does.
-  [[nodiscard]] static std::unique_ptr<SequenceProcessors> make(
-      [[maybe_unused]] const LogitsProcessorSetup& setup) {
-    if (!(applies<P>(setup) || ...)) return nullptr;
-    return std::make_unique<State>(setup);
-  }
+  [[nodiscard]] static std::unique_ptr<SequenceProcessors> make(const LogitsProcessorSetup& setup);
 
  private:
   template <class One>
@@ -267,6 +263,14 @@ struct LogitsProcessors {
     std::tuple<std::optional<P>...> processors;
   };
 };
+
+// Not inline: a program does not compile the standard ones again where nanovllm::nanovllm has.
+template <class... P>
+std::unique_ptr<SequenceProcessors> LogitsProcessors<P...>::make(
+    [[maybe_unused]] const LogitsProcessorSetup& setup) {
+  if (!(applies<P>(setup) || ...)) return nullptr;
+  return std::make_unique<State>(setup);
+}
 
 /// `SamplingParams::min_tokens`: nothing that would end the sequence before that many tokens.
 class MinTokensProcessor {

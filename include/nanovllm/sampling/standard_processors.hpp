@@ -12,6 +12,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 
@@ -143,5 +144,9 @@ class TokenMaskProcessor {
 template <class... Own>
 using StandardLogitsProcessors = LogitsProcessors<MinTokensProcessor, AllowedTokensProcessor,
                                                   BadWordsProcessor, TokenMaskProcessor, Own...>;
+
+NANOVLLM_COMPILED_TEMPLATE(std::unique_ptr<SequenceProcessors> LogitsProcessors<
+                           MinTokensProcessor, AllowedTokensProcessor, BadWordsProcessor,
+                           TokenMaskProcessor>::make(const LogitsProcessorSetup&))
 
 }  // namespace nanovllm

@@ -2,6 +2,7 @@
 // transformers in both element types, and a request alone and in a batch. run_test.sh builds it.
 
 #include "nanovllm/engine.hpp"
+#include "nanovllm/cpu.hpp"
 #include "nanovllm/policy.hpp"
 
 #include "engine/parity/greedy_traces.hpp"

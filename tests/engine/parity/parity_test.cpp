@@ -1,5 +1,6 @@
 // The engine on the CPU backend against Hugging Face transformers.
 
+#include "nanovllm/cpu.hpp"
 #include "nanovllm/policy.hpp"
 
 using BackendFloat32 = nanovllm::Float32Policy;

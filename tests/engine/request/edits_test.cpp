@@ -1,5 +1,6 @@
 // Edited logits on the CPU backend.
 
+#include "nanovllm/cpu.hpp"
 #include "nanovllm/policy.hpp"
 
 using BackendFloat32 = nanovllm::Float32Policy;

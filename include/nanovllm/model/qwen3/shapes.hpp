@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/attention.hpp"
@@ -86,5 +87,11 @@ template <Qwen3Shape kShape>
   return HeadShape<detail::fixed_or_zero(kShape.head_dim),
                    (kKvHeads == 0 ? 0 : kHeads / kKvHeads)>{};
 }
+
+namespace detail {
+
+NANOVLLM_COMPILED_TEMPLATE(ShapeDifferences shape_differences(const Qwen3Shape&, const Qwen3Shape&))
+
+}  // namespace detail
 
 }  // namespace nanovllm

@@ -6,6 +6,7 @@
 
 #include "catch.hpp"
 #include "engine/parity/parity.hpp"
+#include "nanovllm/cpu.hpp"
 #include "nanovllm/policy.hpp"
 #include "nanovllm/with/moe/qwen3_moe/qwen3_moe.hpp"
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/parity/greedy_traces.hpp"
+#include "nanovllm/cpu.hpp"
 #include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/policy.hpp"
 #include "nanovllm/with/sessions.hpp"

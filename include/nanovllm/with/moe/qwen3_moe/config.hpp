@@ -36,7 +36,7 @@ struct Qwen3MoeConfig : Qwen3Config {
   void divide(const Extras& extras);
 
   /// Whole experts on ranks are another order of sums; see `kv_identity`.
-  [[nodiscard]] std::vector<std::pair<std::string, int>> ranks_in_sums(int num_ranks) const {
+  [[nodiscard]] std::vector<ModelSetting> ranks_in_sums(int num_ranks) const {
     if (!expert_parallel) return {};
     return {{"ranks of experts", num_ranks}};
   }
