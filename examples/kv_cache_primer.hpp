@@ -2,6 +2,7 @@
 /// The program of docs/kv_cache_primer.md, whatever the backend: GPT-2 writes the same text with and
 /// without its KV cache, and this says what the cache saves and what it costs.
 
+#include <nanovllm/cpu.hpp>
 #include <nanovllm/engine.hpp>
 #include <nanovllm/policy.hpp>
 #include <nanovllm/text/tokenizer.hpp>
