@@ -16,7 +16,7 @@
 #include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/policy_checks.hpp"
 #include "nanovllm/engine/policy_names.hpp"
-#include "nanovllm/engine/runner/runner_config.hpp"
+#include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/step/runner_policy.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"

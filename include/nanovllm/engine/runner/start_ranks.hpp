@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/engine/runner/runner_config.hpp"
+#include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/runner/weight_memory.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"

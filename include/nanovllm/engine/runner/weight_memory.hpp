@@ -1,9 +1,10 @@
 #pragma once
-/// Checks, before memory is allocated, that the checkpoint and the memory can hold the weights of a
-/// config.json, and the memory what steps need.
+/// Where the weights of a runner come from; and checks, before memory is allocated, that the
+/// checkpoint and the memory can hold those of a config.json, and the memory what steps need.
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/separate.hpp"
@@ -12,6 +13,24 @@
 #include "nanovllm/model/model_head.hpp"
 
 namespace nanovllm {
+
+/// Where the weights of a runner come from: a checkpoint, or noise.
+struct WeightSource {
+  const Checkpoint* checkpoint = nullptr;  ///< null for noise; outlives the start-up
+  std::uint64_t seed = 0;                  ///< of the noise
+  /// Hears of rank 0's bytes: how many have been read, of how many.
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
+
+  /// Gives the weights of one rank their values. Throws LoadError for what the checkpoint lacks.
+  template <class Weights, class Backend>
+  void fill(Weights& weights, Backend& backend, int rank) const {
+    if (checkpoint == nullptr) {
+      weights.randomize(seed, backend);
+    } else {
+      weights.load(*checkpoint, backend, rank == 0 ? progress : decltype(progress){});
+    }
+  }
+};
 
 namespace detail {
 void check_checkpoint_size(std::int64_t count, const Checkpoint& checkpoint);
