@@ -6,11 +6,14 @@
 /// message is the only one.
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/limits.hpp"
+#include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/kv_identity.hpp"
@@ -18,6 +21,8 @@
 #include "nanovllm/engine/policy_names.hpp"
 #include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/step/runner_policy.hpp"
+#include "nanovllm/engine/step/step_inputs.hpp"
+#include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
@@ -69,7 +74,7 @@ concept HasPrefixCache = HasKv<P> &&(P::kv.block_size >= 1) && requires {
 template <class P>
 concept HasOwnSize = P::template PrefixCache<P::kv.block_size>::block_size() == P::kv.block_size;
 
-/// Tiers, and the block manager that they make.
+/// All that its block manager is made of.
 template <class P>
 concept HasBlocks = HasPrefixCache<P> && HasOwnSize<P> && TiersLike<typename P::Tiers> && requires {
   typename BlocksOf<P>;
@@ -318,6 +323,53 @@ consteval bool check_policy_slots() {
     return true;
   }
   return false;
+}
+
+/// Whether the policy's slot `Executor`, a template, gives an executor for the ranks of this model;
+/// true where there is no slot. `Slot` has the two types. A compile error names what is missing.
+template <class Slot>
+consteval bool check_policy_executor() {
+  using Model = typename Slot::Model;
+  using Policy = typename Slot::Policy;
+  if constexpr (!requires { typename detail::IsTemplate<Policy::template Executor>; }) {
+    return true;
+  } else {
+    using Elements = ElementsOf<Policy>;
+    using Backend = typename Policy::Backend;
+    using Network = typename Model::template Network<Elements, Backend, CommunicatorOf<Policy>>;
+    using Pool =
+        typename Policy::Tiers::Pools::template Pool<typename Elements::KvElement, Backend>;
+    using E = typename Policy::template Executor<Network, Backend, Pool>;
+    if constexpr (!std::constructible_from<E, Network&, Backend&, const StepLimits&,
+                                           std::int64_t>) {
+      static_assert(kFits<E>,
+                    "nanovllm: the policy's Executor must be made from (network, backend, limits, "
+                    "max_blocks); see engine/step/executor.hpp and docs/policies.md");
+    } else if constexpr (!requires(E & e, Pool & kv) {
+                           { e.profile_run(kv) } -> std::convertible_to<std::size_t>;
+                           e.capture(kv);
+                         }) {
+      static_assert(kFits<E>,
+                    "nanovllm: the policy's Executor must have profile_run(pool), which returns "
+                    "bytes, and capture(pool); see engine/step/executor.hpp and docs/policies.md");
+    } else if constexpr (!requires(E & e, Pool & kv, const StepInputs& inputs, int slot) {
+                           e.launch(slot, inputs, kv);
+                           { e.wait(slot) } -> std::convertible_to<StepResults>;
+                         }) {
+      static_assert(kFits<E>,
+                    "nanovllm: the policy's Executor must have launch(slot, inputs, pool) and "
+                    "wait(slot), which returns StepResults; see engine/step/executor.hpp and "
+                    "docs/policies.md");
+    } else if constexpr (!requires(E & e, Pool & kv, const StepInputs& inputs,
+                                   MatrixView<float> out) { e.run_logits(inputs, kv, out); }) {
+      static_assert(kFits<E>,
+                    "nanovllm: the policy's Executor must have run_logits(inputs, pool, out); see "
+                    "engine/step/executor.hpp and docs/policies.md");
+    } else {
+      return true;
+    }
+    return false;
+  }
 }
 
 // No backend where the functions above have told of something, or what runs on it is linked.

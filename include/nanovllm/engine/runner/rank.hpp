@@ -1,16 +1,28 @@
 #pragma once
-/// Where the weights of a runner come from; and checks, before memory is allocated, that the
-/// checkpoint and the memory can hold those of a config.json, and the memory what steps need.
+/// A rank: what it is made of, where its weights come from, and whether memory has room for them
+/// and for its steps.
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/separate.hpp"
+#include "nanovllm/engine/runner/one_rank.hpp"
+#include "nanovllm/engine/step/executor.hpp"
 #include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/model_head.hpp"
+#include "nanovllm/ops/elements.hpp"
+#include "nanovllm/parallel/communicator.hpp"
+#include "nanovllm/version.hpp"
 
 namespace nanovllm {
 
@@ -73,6 +85,95 @@ void check_step_memory(const Config& model, const StepLimits& limits, std::int64
                               available);
   }
 }
+
+namespace detail {
+
+/// Two guards, made in their order and dropped in the reverse.
+template <class First, class Second>
+struct Entered {
+  First first;
+  Second second;
+};
+template <class First, class Second>
+Entered(First, Second) -> Entered<First, Second>;
+
+}  // namespace detail
+
+/// One rank of this process, and its types, which the model and the policy decide.
+template <class Model, class Policy>
+struct Rank {
+  using Config = typename Model::Config;
+  using Elements = ElementsOf<Policy>;
+  using KvElement = typename Elements::KvElement;
+  using Stored = KvStored<KvElement>;
+  using Backend = typename Policy::Backend;
+  using Communicator = CommunicatorOf<Policy>;
+  using Network = typename Model::template Network<Elements, Backend, Communicator>;
+  using Pool = typename Policy::Tiers::Pools::template Pool<KvElement, Backend>;
+  using Executor = ExecutorOf<Policy, Network, Backend, Pool>;
+
+  Rank(const Config& model, const StepLimits& limits_in, std::int64_t max_blocks_in,
+       std::unique_ptr<Backend> backend_in, Communicator& comm_in)
+      : comm(comm_in),
+        backend(std::move(backend_in)),
+        network(model, limits_in, *backend, comm_in),
+        limits(limits_in),
+        max_blocks(max_blocks_in) {
+    make_executor();
+  }
+
+  void make_executor() { executor.emplace(network, *backend, limits, max_blocks); }
+
+  /// While what it returns lives, the device is the current one and the communicator is held.
+  [[nodiscard]] auto enter() {
+    if constexpr (requires { comm.hold(); }) {
+      return detail::Entered{backend->activate(), comm.hold()};
+    } else {
+      return backend->activate();
+    }
+  }
+
+  /// Calls `copy(backend, elements, byte offset in all ranks' copy, count)` for every layer of
+  /// every block.
+  template <class Copy>
+  void for_each_tile(std::span<const BlockId> blocks, const Copy& copy) {
+    const KvShape& shape = kv->shape();
+    const auto bytes = static_cast<std::size_t>(shape.layer_bytes());
+    std::size_t at = static_cast<std::size_t>(comm.rank() * shape.block_bytes()) * blocks.size();
+    for (const BlockId block : blocks) {
+      for (std::int64_t layer = 0; layer < shape.num_layers; ++layer, at += bytes)
+        copy(*backend, kv->layer(layer).k(block, 0), at, bytes / sizeof(Stored));
+    }
+  }
+
+  /// What must be the same in all processes of a group.
+  [[nodiscard]] static std::vector<SharedSetting> shared_settings(const Config& model,
+                                                                  const RunnerConfig& config) {
+    constexpr std::int64_t kVersion = NANOVLLM_VERSION_MAJOR * 1'000'000 +
+                                      NANOVLLM_VERSION_MINOR * 1'000 + NANOVLLM_VERSION_PATCH;
+    std::vector<SharedSetting> out = {
+        {"the version of nanovllm", kVersion},
+        {"bits of a weight", kWeightBits<typename Elements::Weight>},
+        {"bytes of an activation", sizeof(typename Elements::Activation)},
+        {"bytes of a KV element", sizeof(Stored)},
+        {"bytes of a KV scale", kKvScaleBytes<KvElement>},
+        {"block_size", config.block_size},
+        {"max_num_batched_tokens", config.limits.max_num_batched_tokens},
+        {"max_model_len", config.limits.max_model_len},
+        {"max_num_seqs", config.limits.max_num_seqs}};
+    for (const auto& [name, value] : config.extras.shared()) out.push_back({name, value});
+    for (const auto& [name, value] : model_settings(model)) out.push_back({name, value});
+    return out;
+  }
+
+  Communicator& comm;
+  std::unique_ptr<Backend> backend;
+  Network network;
+  StepLimits limits;
+  std::int64_t max_blocks;
+  std::optional<Pool> kv;
+  std::optional<Executor> executor;  // last: graphs go before what they use
+};
 
 }  // namespace nanovllm
 
