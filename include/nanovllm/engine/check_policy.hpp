@@ -52,6 +52,19 @@ concept HasSampler = !Complete<D> || requires {
 };
 template <class P>
 using OptionalProbe = NameProbe<P, OptionalSlots>;
+#define NANOVLLM_OPTIONAL_SLOT(slot)     \
+  template <class P>                     \
+  concept HasTypeOrNo##slot = requires { \
+    typename P::slot;                    \
+  }                                      \
+  || requires { OptionalProbe<P>::slot; };
+NANOVLLM_OPTIONAL_SLOT(Weight)
+NANOVLLM_OPTIONAL_SLOT(Activation)
+NANOVLLM_OPTIONAL_SLOT(KvElement)
+NANOVLLM_OPTIONAL_SLOT(LogitsFunctor)
+NANOVLLM_OPTIONAL_SLOT(Communicator)
+NANOVLLM_OPTIONAL_SLOT(Draws)
+#undef NANOVLLM_OPTIONAL_SLOT
 
 template <class P>
 concept HasElements = requires {
@@ -149,6 +162,9 @@ concept RunsFunctor =
 
 }  // namespace detail
 
+#define NANOVLLM_IS_NO_TYPE(slot) \
+  "nanovllm: the policy's " slot " must be a public type; see docs/policies.md"
+
 /// Whether the slots of `P` have what they must; of the backend, that it is there.
 ///
 /// One function, as `check_backend`: a compiler says by which calls it came to a fault.
@@ -160,28 +176,21 @@ consteval bool check_policy_slots() {
     static_assert(kFits<typename P::Element>,
                   "nanovllm: the policy's Element must be float, nanovllm::bf16 or nanovllm::half; "
                   "other formats are for Weight and KvElement, see docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Weight; } && !requires { detail::OptionalProbe<P>::Weight; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy's Weight must be a public type; see docs/policies.md");
+  } else if constexpr (!detail::HasTypeOrNoWeight<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("Weight"));
   } else if constexpr (!WeightFormat<typename detail::WeightSlot<P>::type>) {
     static_assert(kFits<typename P::Weight>,
                   "nanovllm: the policy's Weight must be float, nanovllm::bf16, nanovllm::half, or "
                   "a format with Element, Matrix<Backend, role>, kName and kBits; see "
                   "ops/weight_format.hpp and docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Activation; } &&
-      !requires { detail::OptionalProbe<P>::Activation; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy's Activation must be a public type; see docs/policies.md");
+  } else if constexpr (!detail::HasTypeOrNoActivation<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("Activation"));
   } else if constexpr (!Element<typename detail::ActivationSlot<P>::type>) {
     static_assert(kFits<typename P::Activation>,
                   "nanovllm: the policy's Activation must be float, nanovllm::bf16 or "
                   "nanovllm::half; see docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::KvElement; } && !requires { detail::OptionalProbe<P>::KvElement; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy's KvElement must be a public type; see docs/policies.md");
+  } else if constexpr (!detail::HasTypeOrNoKvElement<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("KvElement"));
   } else if constexpr (!KvFormat<typename detail::KvElementSlot<P>::type>) {
     static_assert(
         kFits<typename P::KvElement>,
@@ -252,12 +261,8 @@ consteval bool check_policy_slots() {
                   "nanovllm: the policy's LogitsProcessors must be nanovllm::LogitsProcessors<...> "
                   "with each processor, as in nanovllm::StandardLogitsProcessors<MyProcessor>; see "
                   "sampling/logits_processor.hpp and docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::LogitsFunctor; } &&
-      !requires { detail::OptionalProbe<P>::LogitsFunctor; }) {
-    static_assert(
-        kFits<P>,
-        "nanovllm: the policy's LogitsFunctor must be a public type; see docs/policies.md");
+  } else if constexpr (!detail::HasTypeOrNoLogitsFunctor<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("LogitsFunctor"));
   } else if constexpr (!detail::EditsLogits<typename LogitsFunctorOf<P>::type>) {
     static_assert(kFits<typename P::LogitsFunctor>,
                   "nanovllm: the policy's LogitsFunctor must be plain data with a call operator, "
@@ -272,12 +277,8 @@ consteval bool check_policy_slots() {
                   "nanovllm: the policy's Ranks must have the types Threads, Peers and "
                   "HostCommunicator, and validate(const RunnerConfig&), as OneRank and "
                   "ThreadRanks; see engine/runner/one_rank.hpp and docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Communicator; } &&
-      !requires { detail::OptionalProbe<P>::Communicator; }) {
-    static_assert(
-        kFits<P>,
-        "nanovllm: the policy's Communicator must be a public type; see docs/policies.md");
+  } else if constexpr (!detail::HasTypeOrNoCommunicator<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("Communicator"));
   } else if constexpr (detail::IsOnlyDeclared<typename P::Backend>) {
     static_assert(kFits<typename P::Backend>,
                   "nanovllm: the policy's Backend is declared here and not defined: CudaBackend is "
@@ -293,12 +294,8 @@ consteval bool check_policy_slots() {
                   "nanovllm: the policy's Communicator must be movable and offer make(int), "
                   "rank(), size(), all_reduce(matrix), all_gather_columns(part, whole) and "
                   "abort(); see parallel/communicator.hpp and docs/policies.md");
-  } else if constexpr (requires { P::Draws; } ||
-                       (
-                           !requires { typename P::Draws; } &&
-                           !requires { detail::OptionalProbe<P>::Draws; })) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy's Draws must be a public type; see docs/policies.md");
+  } else if constexpr (requires { P::Draws; } || !detail::HasTypeOrNoDraws<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("Draws"));
   } else if constexpr (detail::IsOnlyDeclared<typename DrawsOf<P>::type>) {
     static_assert(kFits<typename DrawsOf<P>::type>,
                   "nanovllm: the policy's Draws is declared here and not defined; the header that "
@@ -324,6 +321,8 @@ consteval bool check_policy_slots() {
   }
   return false;
 }
+
+#undef NANOVLLM_IS_NO_TYPE
 
 /// Whether the policy's slot `Executor`, a template, gives an executor for the ranks of this model;
 /// true where there is no slot. `Slot` has the two types. A compile error names what is missing.
