@@ -22,7 +22,7 @@ Scheduler      Scheduler                       sched/scheduler.hpp sched/sequenc
 StepPlan       StepPlan|PlannedSequence        sched/step_plan.hpp
 BlockManager   BlockManager|Blocks             kv/block_manager.hpp
 PrefixCache    PrefixCache|PrefixCacheLike     kv/prefix/prefix_cache.hpp kv/prefix/hash_prefix_cache.hpp
-RankGroup      RankGroup|Runner|StepRunner     engine/runner/rank_group.hpp engine/runner/runner.hpp
+RankGroup      RankGroup|Runner|StepRunner     engine/runner/rank.hpp engine/runner/rank_group.hpp engine/runner/runner.hpp
 Executor       Executor|DirectExecutor         engine/step/direct_executor.hpp engine/step/step_kv.hpp
 StepInputs     StepInputs|StepBatch            engine/step/step_inputs.hpp engine/step/step_batch.hpp
 Decoder        Decoder|Model                   model/layers/decoder.hpp model/qwen3/qwen3.hpp

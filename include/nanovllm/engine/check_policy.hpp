@@ -6,18 +6,23 @@
 /// message is the only one.
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/limits.hpp"
+#include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/policy_checks.hpp"
 #include "nanovllm/engine/policy_names.hpp"
-#include "nanovllm/engine/runner/runner_config.hpp"
+#include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/step/runner_policy.hpp"
+#include "nanovllm/engine/step/step_inputs.hpp"
+#include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
@@ -47,6 +52,19 @@ concept HasSampler = !Complete<D> || requires {
 };
 template <class P>
 using OptionalProbe = NameProbe<P, OptionalSlots>;
+#define NANOVLLM_OPTIONAL_SLOT(slot)     \
+  template <class P>                     \
+  concept HasTypeOrNo##slot = requires { \
+    typename P::slot;                    \
+  }                                      \
+  || requires { OptionalProbe<P>::slot; };
+NANOVLLM_OPTIONAL_SLOT(Weight)
+NANOVLLM_OPTIONAL_SLOT(Activation)
+NANOVLLM_OPTIONAL_SLOT(KvElement)
+NANOVLLM_OPTIONAL_SLOT(LogitsFunctor)
+NANOVLLM_OPTIONAL_SLOT(Communicator)
+NANOVLLM_OPTIONAL_SLOT(Draws)
+#undef NANOVLLM_OPTIONAL_SLOT
 
 template <class P>
 concept HasElements = requires {
@@ -69,7 +87,7 @@ concept HasPrefixCache = HasKv<P> &&(P::kv.block_size >= 1) && requires {
 template <class P>
 concept HasOwnSize = P::template PrefixCache<P::kv.block_size>::block_size() == P::kv.block_size;
 
-/// Tiers, and the block manager that they make.
+/// All that its block manager is made of.
 template <class P>
 concept HasBlocks = HasPrefixCache<P> && HasOwnSize<P> && TiersLike<typename P::Tiers> && requires {
   typename BlocksOf<P>;
@@ -145,6 +163,9 @@ concept RunsFunctor =
 
 }  // namespace detail
 
+#define NANOVLLM_IS_NO_TYPE(slot) \
+  "nanovllm: the policy's " slot " must be a public type; see docs/policies.md"
+
 /// Whether the slots of `P` have what they must; of the backend, that it is there.
 ///
 /// One function, as `check_backend`: a compiler says by which calls it came to a fault.
@@ -156,28 +177,21 @@ consteval bool check_policy_slots() {
     static_assert(kFits<typename P::Element>,
                   "nanovllm: the policy's Element must be float, nanovllm::bf16 or nanovllm::half; "
                   "other formats are for Weight and KvElement, see docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Weight; } && !requires { detail::OptionalProbe<P>::Weight; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy's Weight must be a public type; see docs/policies.md");
+  } else if constexpr (!detail::HasTypeOrNoWeight<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("Weight"));
   } else if constexpr (!WeightFormat<typename detail::WeightSlot<P>::type>) {
     static_assert(kFits<typename P::Weight>,
                   "nanovllm: the policy's Weight must be float, nanovllm::bf16, nanovllm::half, or "
                   "a format with Element, Matrix<Backend, role>, kName and kBits; see "
                   "ops/weight_format.hpp and docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Activation; } &&
-      !requires { detail::OptionalProbe<P>::Activation; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy's Activation must be a public type; see docs/policies.md");
+  } else if constexpr (!detail::HasTypeOrNoActivation<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("Activation"));
   } else if constexpr (!Element<typename detail::ActivationSlot<P>::type>) {
     static_assert(kFits<typename P::Activation>,
                   "nanovllm: the policy's Activation must be float, nanovllm::bf16 or "
                   "nanovllm::half; see docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::KvElement; } && !requires { detail::OptionalProbe<P>::KvElement; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy's KvElement must be a public type; see docs/policies.md");
+  } else if constexpr (!detail::HasTypeOrNoKvElement<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("KvElement"));
   } else if constexpr (!KvFormat<typename detail::KvElementSlot<P>::type>) {
     static_assert(
         kFits<typename P::KvElement>,
@@ -248,12 +262,8 @@ consteval bool check_policy_slots() {
                   "nanovllm: the policy's LogitsProcessors must be nanovllm::LogitsProcessors<...> "
                   "with each processor, as in nanovllm::StandardLogitsProcessors<MyProcessor>; see "
                   "sampling/logits_processor.hpp and docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::LogitsFunctor; } &&
-      !requires { detail::OptionalProbe<P>::LogitsFunctor; }) {
-    static_assert(
-        kFits<P>,
-        "nanovllm: the policy's LogitsFunctor must be a public type; see docs/policies.md");
+  } else if constexpr (!detail::HasTypeOrNoLogitsFunctor<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("LogitsFunctor"));
   } else if constexpr (!detail::EditsLogits<typename LogitsFunctorOf<P>::type>) {
     static_assert(kFits<typename P::LogitsFunctor>,
                   "nanovllm: the policy's LogitsFunctor must be plain data with a call operator, "
@@ -268,12 +278,8 @@ consteval bool check_policy_slots() {
                   "nanovllm: the policy's Ranks must have the types Threads, Peers and "
                   "HostCommunicator, and validate(const RunnerConfig&), as OneRank and "
                   "ThreadRanks; see engine/runner/one_rank.hpp and docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Communicator; } &&
-      !requires { detail::OptionalProbe<P>::Communicator; }) {
-    static_assert(
-        kFits<P>,
-        "nanovllm: the policy's Communicator must be a public type; see docs/policies.md");
+  } else if constexpr (!detail::HasTypeOrNoCommunicator<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("Communicator"));
   } else if constexpr (detail::IsOnlyDeclared<typename P::Backend>) {
     static_assert(kFits<typename P::Backend>,
                   "nanovllm: the policy's Backend is declared here and not defined: CudaBackend is "
@@ -289,12 +295,8 @@ consteval bool check_policy_slots() {
                   "nanovllm: the policy's Communicator must be movable and offer make(int), "
                   "rank(), size(), all_reduce(matrix), all_gather_columns(part, whole) and "
                   "abort(); see parallel/communicator.hpp and docs/policies.md");
-  } else if constexpr (requires { P::Draws; } ||
-                       (
-                           !requires { typename P::Draws; } &&
-                           !requires { detail::OptionalProbe<P>::Draws; })) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy's Draws must be a public type; see docs/policies.md");
+  } else if constexpr (requires { P::Draws; } || !detail::HasTypeOrNoDraws<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("Draws"));
   } else if constexpr (detail::IsOnlyDeclared<typename DrawsOf<P>::type>) {
     static_assert(kFits<typename DrawsOf<P>::type>,
                   "nanovllm: the policy's Draws is declared here and not defined; the header that "
@@ -319,6 +321,55 @@ consteval bool check_policy_slots() {
     return true;
   }
   return false;
+}
+
+#undef NANOVLLM_IS_NO_TYPE
+
+/// Whether the policy's slot `Executor`, a template, gives an executor for the ranks of this model;
+/// true where there is no slot. `Slot` has the two types. A compile error names what is missing.
+template <class Slot>
+consteval bool check_policy_executor() {
+  using Model = typename Slot::Model;
+  using Policy = typename Slot::Policy;
+  if constexpr (!requires { typename detail::IsTemplate<Policy::template Executor>; }) {
+    return true;
+  } else {
+    using Elements = ElementsOf<Policy>;
+    using Backend = typename Policy::Backend;
+    using Network = typename Model::template Network<Elements, Backend, CommunicatorOf<Policy>>;
+    using Pool =
+        typename Policy::Tiers::Pools::template Pool<typename Elements::KvElement, Backend>;
+    using E = typename Policy::template Executor<Network, Backend, Pool>;
+    if constexpr (!std::constructible_from<E, Network&, Backend&, const StepLimits&,
+                                           std::int64_t>) {
+      static_assert(kFits<E>,
+                    "nanovllm: the policy's Executor must be made from (network, backend, limits, "
+                    "max_blocks); see engine/step/executor.hpp and docs/policies.md");
+    } else if constexpr (!requires(E & e, Pool & kv) {
+                           { e.profile_run(kv) } -> std::convertible_to<std::size_t>;
+                           e.capture(kv);
+                         }) {
+      static_assert(kFits<E>,
+                    "nanovllm: the policy's Executor must have profile_run(pool), which returns "
+                    "bytes, and capture(pool); see engine/step/executor.hpp and docs/policies.md");
+    } else if constexpr (!requires(E & e, Pool & kv, const StepInputs& inputs, int slot) {
+                           e.launch(slot, inputs, kv);
+                           { e.wait(slot) } -> std::convertible_to<StepResults>;
+                         }) {
+      static_assert(kFits<E>,
+                    "nanovllm: the policy's Executor must have launch(slot, inputs, pool) and "
+                    "wait(slot), which returns StepResults; see engine/step/executor.hpp and "
+                    "docs/policies.md");
+    } else if constexpr (!requires(E & e, Pool & kv, const StepInputs& inputs,
+                                   MatrixView<float> out) { e.run_logits(inputs, kv, out); }) {
+      static_assert(kFits<E>,
+                    "nanovllm: the policy's Executor must have run_logits(inputs, pool, out); see "
+                    "engine/step/executor.hpp and docs/policies.md");
+    } else {
+      return true;
+    }
+    return false;
+  }
 }
 
 // No backend where the functions above have told of something, or what runs on it is linked.

@@ -1,7 +1,6 @@
 #pragma once
 /// What an engine asks of its policy before anything is made of it. The checks are defined where
-/// policy.hpp brings them: engine/check_policy.hpp, ops/backend_check.hpp and
-/// engine/runner/rank_types.hpp.
+/// policy.hpp brings them: engine/check_policy.hpp and ops/backend_check.hpp.
 
 #include <type_traits>
 

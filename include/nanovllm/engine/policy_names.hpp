@@ -212,30 +212,41 @@ concept Complete = requires {
   sizeof(T);
 };
 
-/// A policy with types in all slots that must have one. g++ also finds the type of a base behind
-/// a member that is none.
+/// Whether a policy has a type in a slot that must have one. g++ also finds the type of a base
+/// behind a member that is none.
+#define NANOVLLM_SLOT(slot)      \
+  template <class P>             \
+  concept Has##slot = requires { \
+    typename P::slot;            \
+  }                              \
+  &&!requires { P::slot; };
+NANOVLLM_SLOT(Element)
+NANOVLLM_SLOT(Backend)
+NANOVLLM_SLOT(Ranks)
+NANOVLLM_SLOT(Scheduling)
+NANOVLLM_SLOT(Preemption)
+NANOVLLM_SLOT(LogitsProcessors)
+NANOVLLM_SLOT(Tiers)
+#undef NANOVLLM_SLOT
+
+/// A policy with all of them.
 template <class P>
-concept HasSlots = std::is_class_v<P> && Complete<P> && requires {
-  typename P::Element;
-  typename P::Backend;
-  typename P::Ranks;
-  typename P::Scheduling;
-  typename P::Preemption;
-  typename P::LogitsProcessors;
-  typename P::Tiers;
-} && !requires {
-  P::Element;
-}
-&&!requires { P::Backend; }
-&&!requires { P::Ranks; }
-&&!requires { P::Scheduling; }
-&&!requires { P::Preemption; }
-&&!requires { P::LogitsProcessors; }
-&&!requires { P::Tiers; };
+concept HasSlots = std::is_class_v<P> && Complete<P> && HasElement<P> && HasBackend<P> &&
+    HasRanks<P> && HasScheduling<P> && HasPreemption<P> && HasLogitsProcessors<P> && HasTiers<P>;
 
 }  // namespace nanovllm::detail
 
 namespace nanovllm {
+
+// Sentences that are said of many slots; only the words, so that an error is at the condition.
+#define NANOVLLM_NEAR_NAME(slot)                                                         \
+  "nanovllm: the policy has a member that is no slot and would be ignored; its name is " \
+  "almost that of the slot '" slot "'"
+#define NANOVLLM_NEAR(slot) NANOVLLM_NEAR_NAME(slot) "; see docs/policies.md"
+#define NANOVLLM_HAS_NO(slot)                           \
+  "nanovllm: the policy must have a public type '" slot \
+  "', as all policies that derive from "                \
+  "nanovllm::DefaultPolicy; see docs/policies.md"
 
 /// No member that is meant for a slot and has another name.
 template <class P>
@@ -246,105 +257,54 @@ consteval bool check_policy_names() {
                   "nanovllm/policy.hpp, and that is complete where its engine is named; see "
                   "docs/policies.md");
   } else if constexpr (!std::same_as<decltype(detail::near_Element<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_Element<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'Element'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_Element<P>())>, NANOVLLM_NEAR("Element"));
   } else if constexpr (!std::same_as<decltype(detail::near_Weight<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_Weight<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'Weight'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_Weight<P>())>, NANOVLLM_NEAR("Weight"));
   } else if constexpr (!std::same_as<decltype(detail::near_Activation<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_Activation<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'Activation'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_Activation<P>())>, NANOVLLM_NEAR("Activation"));
   } else if constexpr (!std::same_as<decltype(detail::near_KvElement<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_KvElement<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'KvElement'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_KvElement<P>())>, NANOVLLM_NEAR("KvElement"));
   } else if constexpr (!std::same_as<decltype(detail::near_Backend<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_Backend<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'Backend'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_Backend<P>())>, NANOVLLM_NEAR("Backend"));
   } else if constexpr (!std::same_as<decltype(detail::near_Ranks<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_Ranks<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'Ranks'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_Ranks<P>())>, NANOVLLM_NEAR("Ranks"));
   } else if constexpr (!std::same_as<decltype(detail::near_Communicator<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_Communicator<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'Communicator'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_Communicator<P>())>, NANOVLLM_NEAR("Communicator"));
   } else if constexpr (!std::same_as<decltype(detail::near_Scheduling<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_Scheduling<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'Scheduling'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_Scheduling<P>())>, NANOVLLM_NEAR("Scheduling"));
   } else if constexpr (!std::same_as<decltype(detail::near_Preemption<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_Preemption<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'Preemption'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_Preemption<P>())>, NANOVLLM_NEAR("Preemption"));
   } else if constexpr (!std::same_as<decltype(detail::near_PrefixCache<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_PrefixCache<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'PrefixCache'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_PrefixCache<P>())>, NANOVLLM_NEAR("PrefixCache"));
   } else if constexpr (!std::same_as<decltype(detail::near_Tiers<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_Tiers<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'Tiers'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_Tiers<P>())>, NANOVLLM_NEAR("Tiers"));
   } else if constexpr (!std::same_as<decltype(detail::near_LogitsProcessors<P>()), void*>) {
     static_assert(kFits<decltype(detail::near_LogitsProcessors<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'LogitsProcessors'; see docs/policies.md");
+                  NANOVLLM_NEAR("LogitsProcessors"));
   } else if constexpr (!std::same_as<decltype(detail::near_LogitsFunctor<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_LogitsFunctor<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'LogitsFunctor'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_LogitsFunctor<P>())>, NANOVLLM_NEAR("LogitsFunctor"));
   } else if constexpr (!std::same_as<decltype(detail::near_Draws<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_Draws<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'Draws'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_Draws<P>())>, NANOVLLM_NEAR("Draws"));
   } else if constexpr (!std::same_as<decltype(detail::near_Executor<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_Executor<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'Executor'; see docs/policies.md");
+    static_assert(kFits<decltype(detail::near_Executor<P>())>, NANOVLLM_NEAR("Executor"));
   } else if constexpr (!std::same_as<decltype(detail::near_kv<P>()), void*>) {
-    static_assert(kFits<decltype(detail::near_kv<P>())>,
-                  "nanovllm: the policy has a member that is no slot and would be ignored; its "
-                  "name is almost that of the slot 'kv'; the block size is a field of it: 'static "
+    static_assert(kFits<decltype(detail::near_kv<P>())>, NANOVLLM_NEAR_NAME("kv")
+                  "; the block size is a field of it: 'static "
                   "constexpr nanovllm::KvConfig kv{.block_size = 32};'");
-  } else if constexpr (
-      !requires { typename P::Element; } || requires { P::Element; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy must have a public type 'Element', as all policies that "
-                  "derive from nanovllm::DefaultPolicy; see docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Backend; } || requires { P::Backend; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy must have a public type 'Backend', as all policies that "
-                  "derive from nanovllm::DefaultPolicy; see docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Ranks; } || requires { P::Ranks; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy must have a public type 'Ranks', as all policies that "
-                  "derive from nanovllm::DefaultPolicy; see docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Scheduling; } || requires { P::Scheduling; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy must have a public type 'Scheduling', as all policies that "
-                  "derive from nanovllm::DefaultPolicy; see docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Preemption; } || requires { P::Preemption; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy must have a public type 'Preemption', as all policies that "
-                  "derive from nanovllm::DefaultPolicy; see docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::LogitsProcessors; } || requires { P::LogitsProcessors; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy must have a public type 'LogitsProcessors', as all "
-                  "policies that derive from nanovllm::DefaultPolicy; see docs/policies.md");
-  } else if constexpr (
-      !requires { typename P::Tiers; } || requires { P::Tiers; }) {
-    static_assert(kFits<P>,
-                  "nanovllm: the policy must have a public type 'Tiers', as all policies that "
-                  "derive from nanovllm::DefaultPolicy; see docs/policies.md");
+  } else if constexpr (!detail::HasElement<P>) {
+    static_assert(kFits<P>, NANOVLLM_HAS_NO("Element"));
+  } else if constexpr (!detail::HasBackend<P>) {
+    static_assert(kFits<P>, NANOVLLM_HAS_NO("Backend"));
+  } else if constexpr (!detail::HasRanks<P>) {
+    static_assert(kFits<P>, NANOVLLM_HAS_NO("Ranks"));
+  } else if constexpr (!detail::HasScheduling<P>) {
+    static_assert(kFits<P>, NANOVLLM_HAS_NO("Scheduling"));
+  } else if constexpr (!detail::HasPreemption<P>) {
+    static_assert(kFits<P>, NANOVLLM_HAS_NO("Preemption"));
+  } else if constexpr (!detail::HasLogitsProcessors<P>) {
+    static_assert(kFits<P>, NANOVLLM_HAS_NO("LogitsProcessors"));
+  } else if constexpr (!detail::HasTiers<P>) {
+    static_assert(kFits<P>, NANOVLLM_HAS_NO("Tiers"));
   } else if constexpr (requires { typename detail::IsBlocks<P::template Blocks>; }) {
     static_assert(
         kFits<P>,
@@ -355,5 +315,9 @@ consteval bool check_policy_names() {
   }
   return false;
 }
+
+#undef NANOVLLM_NEAR_NAME
+#undef NANOVLLM_NEAR
+#undef NANOVLLM_HAS_NO
 
 }  // namespace nanovllm

@@ -76,14 +76,41 @@ concept RunsOp = requires(B& backend, const Args& args) {
   backend.run(args);
 };
 
+namespace detail {
+
+template <class B, class T>
+concept HasBuffer = requires {
+  typename B::template Buffer<T>;
+};
+template <class B, class T>
+concept HasMatrix = requires {
+  typename B::template Matrix<T>;
+};
+template <class B, class T>
+concept HasStaging = requires {
+  typename B::template Staging<T>;
+};
+template <class B, class T>
+concept Uploads = requires(B& backend, const T* from, T* to) {
+  backend.upload(from, to, std::size_t{});
+};
+template <class B, class T>
+concept Downloads = requires(B& backend, const T* from, T* to) {
+  backend.download(from, to, std::size_t{});
+};
+template <class B, class Matrix, class T>
+concept SetsRows = requires(B& backend, Matrix& matrix) {
+  backend.set_rows(matrix, std::int64_t{}, MatrixView<const T>{});
+};
+
+}  // namespace detail
+
 /// A backend `B` has memory for a KV pool of elements `T`: the members of MemoryLike that a pool
 /// needs.
 template <class B, class T>
-concept PoolMemoryLike = requires(B& backend, typename B::template Buffer<T>& buffer, const T* from,
-                                  T* to) {
+concept PoolMemoryLike = detail::HasBuffer<B, T> && detail::Uploads<B, T> &&
+    detail::Downloads<B, T> && requires(typename B::template Buffer<T>& buffer) {
   { buffer.data() } -> std::convertible_to<T*>;
-  backend.upload(from, to, std::size_t{});
-  backend.download(from, to, std::size_t{});
 };
 
 /// A backend `B` has memory that holds elements of type `T`.
@@ -104,7 +131,8 @@ concept PoolMemoryLike = requires(B& backend, typename B::template Buffer<T>& bu
 ///   default.
 /// - `kLoadThreads`: threads that may call `set_rows` and `upload` at a time, each with a Staging.
 template <class B, class T>
-concept MemoryLike = Element<T> && PoolMemoryLike<B, T> &&
+concept MemoryLike = Element<T> && PoolMemoryLike<B, T> && detail::HasMatrix<B, T> &&
+    detail::HasStaging<B, T> && detail::SetsRows<B, typename B::template Matrix<T>, T> &&
     requires(B& backend, const B& cbackend, typename B::template Matrix<T>& matrix,
              typename B::template Staging<T>& staging) {
   { matrix.rows() } -> std::convertible_to<std::int64_t>;
@@ -112,7 +140,6 @@ concept MemoryLike = Element<T> && PoolMemoryLike<B, T> &&
   requires std::constructible_from<typename B::template Staging<T>, B&>;
   { staging.acquire(std::size_t{}) } -> std::convertible_to<T*>;
   staging.release();
-  backend.set_rows(matrix, std::int64_t{}, MatrixView<const T>{});
   backend.activate();
   { cbackend.available_memory() } -> std::convertible_to<std::size_t>;
   { B::kSharedMemory } -> std::convertible_to<bool>;
@@ -128,9 +155,8 @@ template <class B, class W, class A = WeightElement<W>>
 concept DenseOpsLike = RunsOp<B, LinearArgs<A, MatrixOf<B, W>>> &&
     RunsOp<B, EmbeddingArgs<A, MatrixOf<B, W, MatrixRole::vocabulary>>> &&
     RunsOp<B, FloatLinearArgs<A, MatrixOf<B, W, MatrixRole::vocabulary>>> &&
-    requires(B& backend, MatrixOf<B, W>& dense, MatrixOf<B, W, MatrixRole::vocabulary>& table) {
-  backend.set_rows(dense, std::int64_t{}, MatrixView<const WeightElement<W>>{});
-  backend.set_rows(table, std::int64_t{}, MatrixView<const WeightElement<W>>{});
+    detail::SetsRows<B, MatrixOf<B, W>, WeightElement<W>> &&
+    detail::SetsRows<B, MatrixOf<B, W, MatrixRole::vocabulary>, WeightElement<W>> && requires {
   { B::kAccumulatesResidual } -> std::convertible_to<bool>;
 };
 

@@ -15,6 +15,14 @@
 
 namespace nanovllm {
 
+// Sentences that are said of many members; only the words, so that an error is at the condition.
+#define NANOVLLM_HAS_NO(member) "nanovllm: the policy's Backend must have '" member "'"
+#define NANOVLLM_AHEAD_HAS_NO(member) \
+  "nanovllm: the policy's Backend is 'kAsynchronous' and must have '" member "'"
+#define NANOVLLM_RUNS_NO(args, where)                     \
+  "nanovllm: the policy's Backend has no 'run' for " args \
+  " with the policy's Weight, Activation and KvElement; see ops/" where
+
 /// True if `B` can run a model of the elements `E`; a compile error that names what is missing if
 /// not. For the head of a template that takes a policy's backend:
 ///
@@ -31,110 +39,66 @@ consteval bool check_backend() {
   using Stored = KvStored<Kv>;
   if constexpr (!std::is_class_v<B>) {
     static_assert(kFits<B>, "nanovllm: the policy's Backend must be a class, as CpuBackend is");
-  } else if constexpr (!requires {
-                         typename B::template Buffer<W>;
-                         typename B::template Buffer<A>;
-                         typename B::template Buffer<Stored>;
-                       }) {
-    static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'Buffer<T>'");
-  } else if constexpr (!requires(B & b, const A* from, A* to, const Stored* f, Stored* t) {
-                         b.upload(from, to, std::size_t{});
-                         b.upload(f, t, std::size_t{});
-                       }) {
-    static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'upload(from, to, count)'");
-  } else if constexpr (!requires(B & b, const A* from, A* to, const Stored* f, Stored* t) {
-                         b.download(from, to, std::size_t{});
-                         b.download(f, t, std::size_t{});
-                       }) {
-    static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'download(from, to, count)'");
+  } else if constexpr (!(detail::HasBuffer<B, W> && detail::HasBuffer<B, A> &&
+                         detail::HasBuffer<B, Stored>)) {
+    static_assert(kFits<B>, NANOVLLM_HAS_NO("Buffer<T>"));
+  } else if constexpr (!(detail::Uploads<B, A> && detail::Uploads<B, Stored>)) {
+    static_assert(kFits<B>, NANOVLLM_HAS_NO("upload(from, to, count)"));
+  } else if constexpr (!(detail::Downloads<B, A> && detail::Downloads<B, Stored>)) {
+    static_assert(kFits<B>, NANOVLLM_HAS_NO("download(from, to, count)"));
   } else if constexpr (!(PoolMemoryLike<B, W> && PoolMemoryLike<B, A> &&
                          PoolMemoryLike<B, Stored>)) {
     static_assert(kFits<B>, "nanovllm: the policy's Backend is no 'PoolMemoryLike'");
-  } else if constexpr (!requires {
-                         typename B::template Matrix<W>;
-                         typename B::template Matrix<A>;
-                       }) {
-    static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'Matrix<T>'");
-  } else if constexpr (!requires {
-                         typename B::template Staging<W>;
-                         typename B::template Staging<A>;
-                       }) {
-    static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'Staging<T>'");
-  } else if constexpr (!requires(B & b, typename B::template Matrix<W> & w,
-                                 typename B::template Matrix<A> & a) {
-                         b.set_rows(w, std::int64_t{}, MatrixView<const W>{});
-                         b.set_rows(a, std::int64_t{}, MatrixView<const A>{});
-                       }) {
-    static_assert(kFits<B>,
-                  "nanovllm: the policy's Backend must have 'set_rows(matrix, first_row, rows)'");
+  } else if constexpr (!(detail::HasMatrix<B, W> && detail::HasMatrix<B, A>)) {
+    static_assert(kFits<B>, NANOVLLM_HAS_NO("Matrix<T>"));
+  } else if constexpr (!(detail::HasStaging<B, W> && detail::HasStaging<B, A>)) {
+    static_assert(kFits<B>, NANOVLLM_HAS_NO("Staging<T>"));
+  } else if constexpr (!(detail::SetsRows<B, typename B::template Matrix<W>, W> &&
+                         detail::SetsRows<B, typename B::template Matrix<A>, A>)) {
+    static_assert(kFits<B>, NANOVLLM_HAS_NO("set_rows(matrix, first_row, rows)"));
   } else if constexpr (!requires(B & b) { b.activate(); }) {
-    static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'activate()'");
+    static_assert(kFits<B>, NANOVLLM_HAS_NO("activate()"));
   } else if constexpr (!requires(const B& b) { static_cast<std::size_t>(b.available_memory()); }) {
-    static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'available_memory()'");
+    static_assert(kFits<B>, NANOVLLM_HAS_NO("available_memory()"));
   } else if constexpr (!requires { static_cast<bool>(B::kSharedMemory); }) {
-    static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'kSharedMemory'");
+    static_assert(kFits<B>, NANOVLLM_HAS_NO("kSharedMemory"));
   } else if constexpr (!requires { static_cast<double>(B::kKvShare); }) {
-    static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'kKvShare'");
+    static_assert(kFits<B>, NANOVLLM_HAS_NO("kKvShare"));
   } else if constexpr (!requires { static_cast<int>(B::kLoadThreads); }) {
-    static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'kLoadThreads'");
+    static_assert(kFits<B>, NANOVLLM_HAS_NO("kLoadThreads"));
   } else if constexpr (!(MemoryLike<B, W> && MemoryLike<B, A>)) {
     static_assert(kFits<B>, "nanovllm: the policy's Backend is no 'MemoryLike'");
   } else {
     using Matrix = MatrixOf<B, typename E::Weight>;
     using Table = MatrixOf<B, typename E::Weight, MatrixRole::vocabulary>;
-    if constexpr (!requires(B & b, Matrix & matrix, Table & table) {
-                    b.set_rows(matrix, std::int64_t{}, MatrixView<const W>{});
-                    b.set_rows(table, std::int64_t{}, MatrixView<const W>{});
-                  }) {
-      static_assert(
-          kFits<B>,
-          "nanovllm: the policy's Backend must have 'set_rows(matrix, first_row, rows)' for the "
-          "matrices of the policy's Weight");
+    if constexpr (!(detail::SetsRows<B, Matrix, W> && detail::SetsRows<B, Table, W>)) {
+      static_assert(kFits<B>,
+                    "nanovllm: the policy's Backend must have 'set_rows(matrix, first_row, rows)' "
+                    "for the matrices of the policy's Weight");
     } else if constexpr (!RunsOp<B, EmbeddingArgs<A, Table>>) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend has no 'run' for 'EmbeddingArgs' with the "
-                    "policy's Weight, Activation and KvElement; see ops/embedding.hpp");
+      static_assert(kFits<B>, NANOVLLM_RUNS_NO("'EmbeddingArgs'", "embedding.hpp"));
     } else if constexpr (!RunsOp<B, LinearArgs<A, Matrix>>) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend has no 'run' for 'LinearArgs' with the "
-                    "policy's Weight, Activation and KvElement; see ops/linear.hpp");
+      static_assert(kFits<B>, NANOVLLM_RUNS_NO("'LinearArgs'", "linear.hpp"));
     } else if constexpr (!RunsOp<B, FloatLinearArgs<A, Table>>) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend has no 'run' for 'LinearArgs' with results in "
-                    "float with the policy's Weight, Activation and KvElement; see ops/linear.hpp");
+      static_assert(kFits<B>, NANOVLLM_RUNS_NO("'LinearArgs' with results in float", "linear.hpp"));
     } else if constexpr (!RunsOp<B, RmsNormArgs<A, W>>) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend has no 'run' for 'RmsNormArgs' with the "
-                    "policy's Weight, Activation and KvElement; see ops/rms_norm.hpp");
+      static_assert(kFits<B>, NANOVLLM_RUNS_NO("'RmsNormArgs'", "rms_norm.hpp"));
     } else if constexpr (!RunsOp<B, AddRmsNormArgs<A, W>>) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend has no 'run' for 'AddRmsNormArgs' with the "
-                    "policy's Weight, Activation and KvElement; see ops/rms_norm.hpp");
+      static_assert(kFits<B>, NANOVLLM_RUNS_NO("'AddRmsNormArgs'", "rms_norm.hpp"));
     } else if constexpr (!RunsOp<B, QkNormRopeStoreArgs<A, Kv, W>>) {
-      static_assert(
-          kFits<B>,
-          "nanovllm: the policy's Backend has no 'run' for 'QkNormRopeStoreArgs' with the policy's "
-          "Weight, Activation and KvElement; see ops/project_qkv.hpp");
+      static_assert(kFits<B>, NANOVLLM_RUNS_NO("'QkNormRopeStoreArgs'", "project_qkv.hpp"));
     } else if constexpr (!RunsOp<B, PlanAttentionArgs>) {
       static_assert(kFits<B>,
                     "nanovllm: the policy's Backend has no 'run' for 'PlanAttentionArgs'; see "
                     "ops/attention.hpp");
     } else if constexpr (!RunsOp<B, VarlenAttentionArgs<A, Kv>>) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend has no 'run' for 'VarlenAttentionArgs' with "
-                    "the policy's Weight, Activation and KvElement; see ops/attention.hpp");
+      static_assert(kFits<B>, NANOVLLM_RUNS_NO("'VarlenAttentionArgs'", "attention.hpp"));
     } else if constexpr (!RunsOp<B, DecodeAttentionArgs<A, Kv>>) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend has no 'run' for 'DecodeAttentionArgs' with "
-                    "the policy's Weight, Activation and KvElement; see ops/attention.hpp");
+      static_assert(kFits<B>, NANOVLLM_RUNS_NO("'DecodeAttentionArgs'", "attention.hpp"));
     } else if constexpr (!RunsOp<B, SiluMulArgs<A>>) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend has no 'run' for 'SiluMulArgs' with the "
-                    "policy's Weight, Activation and KvElement; see ops/gated_linear.hpp");
+      static_assert(kFits<B>, NANOVLLM_RUNS_NO("'SiluMulArgs'", "gated_linear.hpp"));
     } else if constexpr (!RunsOp<B, GatherRowsArgs<A>>) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend has no 'run' for 'GatherRowsArgs' with the "
-                    "policy's Weight, Activation and KvElement; see ops/embedding.hpp");
+      static_assert(kFits<B>, NANOVLLM_RUNS_NO("'GatherRowsArgs'", "embedding.hpp"));
     } else if constexpr (!RunsOp<B, SampleArgs>) {
       static_assert(
           kFits<B>,
@@ -148,15 +112,15 @@ consteval bool check_backend() {
                     "nanovllm: the policy's Backend has no 'run' for 'UnpackStepArgs'; see "
                     "ops/unpack_step.hpp");
     } else if constexpr (!requires(B & b) { b.reserve(ReserveArgs{}); }) {
-      static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'reserve(ReserveArgs)'");
+      static_assert(kFits<B>, NANOVLLM_HAS_NO("reserve(ReserveArgs)"));
     } else if constexpr (!requires { static_cast<bool>(B::kAccumulatesResidual); }) {
-      static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'kAccumulatesResidual'");
+      static_assert(kFits<B>, NANOVLLM_HAS_NO("kAccumulatesResidual"));
     } else if constexpr (!requires { static_cast<bool>(B::kAsynchronous); }) {
-      static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'kAsynchronous'");
+      static_assert(kFits<B>, NANOVLLM_HAS_NO("kAsynchronous"));
     } else if constexpr (!requires { static_cast<int>(B::kDefaultBatchedTokens); }) {
-      static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'kDefaultBatchedTokens'");
+      static_assert(kFits<B>, NANOVLLM_HAS_NO("kDefaultBatchedTokens"));
     } else if constexpr (!requires(const B& b) { std::string(b.describe()); }) {
-      static_assert(kFits<B>, "nanovllm: the policy's Backend must have 'describe()'");
+      static_assert(kFits<B>, NANOVLLM_HAS_NO("describe()"));
     } else if constexpr (!std::constructible_from<B, const BackendConfig&>) {
       static_assert(kFits<B>,
                     "nanovllm: the policy's Backend must have a constructor from 'BackendConfig'");
@@ -165,37 +129,23 @@ consteval bool check_backend() {
                     "nanovllm: the policy's Backend is no 'BackendLike'");
       return BackendLike<B, typename E::Weight, A, Kv>;
     } else if constexpr (!requires { typename B::template HostBuffer<float>; }) {
-      static_assert(
-          kFits<B>,
-          "nanovllm: the policy's Backend is 'kAsynchronous' and must have 'HostBuffer<T>'");
+      static_assert(kFits<B>, NANOVLLM_AHEAD_HAS_NO("HostBuffer<T>"));
     } else if constexpr (!requires { typename B::Event; }) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend is 'kAsynchronous' and must have 'Event'");
+      static_assert(kFits<B>, NANOVLLM_AHEAD_HAS_NO("Event"));
     } else if constexpr (!requires { typename B::Graph; }) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend is 'kAsynchronous' and must have 'Graph'");
+      static_assert(kFits<B>, NANOVLLM_AHEAD_HAS_NO("Graph"));
     } else if constexpr (!requires(B & b, const float* from, float* to) {
                            b.download_later(from, to, std::size_t{});
                          }) {
-      static_assert(kFits<B>,
-                    "nanovllm: the policy's Backend is 'kAsynchronous' and must have "
-                    "'download_later(from, to, count)'");
+      static_assert(kFits<B>, NANOVLLM_AHEAD_HAS_NO("download_later(from, to, count)"));
     } else if constexpr (!requires(B & b, typename B::Event & event) { b.record(event); }) {
-      static_assert(
-          kFits<B>,
-          "nanovllm: the policy's Backend is 'kAsynchronous' and must have 'record(event)'");
+      static_assert(kFits<B>, NANOVLLM_AHEAD_HAS_NO("record(event)"));
     } else if constexpr (!requires(B & b, void (*work)()) { b.capture(work); }) {
-      static_assert(
-          kFits<B>,
-          "nanovllm: the policy's Backend is 'kAsynchronous' and must have 'capture(work)'");
+      static_assert(kFits<B>, NANOVLLM_AHEAD_HAS_NO("capture(work)"));
     } else if constexpr (!requires(B & b, const typename B::Graph& graph) { b.replay(graph); }) {
-      static_assert(
-          kFits<B>,
-          "nanovllm: the policy's Backend is 'kAsynchronous' and must have 'replay(graph)'");
+      static_assert(kFits<B>, NANOVLLM_AHEAD_HAS_NO("replay(graph)"));
     } else if constexpr (!requires(B & b) { b.synchronize(); }) {
-      static_assert(
-          kFits<B>,
-          "nanovllm: the policy's Backend is 'kAsynchronous' and must have 'synchronize()'");
+      static_assert(kFits<B>, NANOVLLM_AHEAD_HAS_NO("synchronize()"));
     } else if constexpr (!BackendLike<B, typename E::Weight, A, Kv>) {
       static_assert(kFits<B>, "nanovllm: the policy's Backend is no 'BackendLike'");
     } else {
@@ -204,5 +154,9 @@ consteval bool check_backend() {
   }
   return false;
 }
+
+#undef NANOVLLM_HAS_NO
+#undef NANOVLLM_AHEAD_HAS_NO
+#undef NANOVLLM_RUNS_NO
 
 }  // namespace nanovllm

@@ -1,15 +1,15 @@
 #pragma once
-/// The ranks that are in this process: communicator, backend, network, KV pool and executor of
-/// each, and the threads that they run on.
+/// The ranks of this process, their ends of the communicator, and the threads that they run on.
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -21,13 +21,13 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/engine/runner/rank_types.hpp"
-#include "nanovllm/engine/runner/runner_config.hpp"
+#include "nanovllm/engine/runner/one_rank.hpp"
+#include "nanovllm/engine/runner/rank.hpp"
 #include "nanovllm/engine/runner/watchdog.hpp"
 #include "nanovllm/engine/step/executor.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
-#include "nanovllm/kv/kv_pool.hpp"
+#include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/elements.hpp"
@@ -37,15 +37,6 @@
 namespace nanovllm {
 
 namespace detail {
-
-/// Two guards, made in their order and dropped in the reverse.
-template <class First, class Second>
-struct Entered {
-  First first;
-  Second second;
-};
-template <class First, class Second>
-Entered(First, Second) -> Entered<First, Second>;
 
 /// Keeps an object alive until the process ends, on purpose: a hanging thread may still use it.
 inline void leak(std::shared_ptr<const void> object) {
@@ -65,16 +56,16 @@ inline void leak(std::shared_ptr<const void> object) {
 template <class Model, class Policy>
 class RankGroup {
  public:
-  using Types = RankTypes<Model, Policy>;
-  using Config = typename Types::Config;
-  using Elements = typename Types::Elements;
-  using KvElement = typename Types::KvElement;
-  using Backend = typename Types::Backend;
+  using Rank = nanovllm::Rank<Model, Policy>;
+  using Config = typename Rank::Config;
+  using Elements = typename Rank::Elements;
+  using KvElement = typename Rank::KvElement;
+  using Backend = typename Rank::Backend;
   using Ranks = typename Policy::Ranks;
-  using Communicator = typename Types::Communicator;
-  using Network = typename Types::Network;
-  using Pool = typename Types::Pool;
-  using Executor = ExecutorOf<Policy, Network, Backend, Pool>;
+  using Communicator = typename Rank::Communicator;
+  using Network = typename Rank::Network;
+  using Pool = typename Rank::Pool;
+  using Executor = typename Rank::Executor;
 
   /// Whether the ranks' executors have deferred steps.
   static constexpr bool kEditsLogits = EditingExecutorLike<Executor>;
@@ -84,37 +75,6 @@ class RankGroup {
   static_assert(check_model<Model, Elements, Backend, Communicator, Pool>());
   static_assert(CommunicatorLike<Communicator>);
   static_assert(ExecutorLike<Executor, Network, Backend, Pool>);
-
-  struct Rank {
-    Rank(const Config& model, const StepLimits& limits_in, std::int64_t max_blocks_in,
-         std::unique_ptr<Backend> backend_in, Communicator& comm_in)
-        : comm(comm_in),
-          backend(std::move(backend_in)),
-          network(model, limits_in, *backend, comm_in),
-          limits(limits_in),
-          max_blocks(max_blocks_in) {
-      make_executor();
-    }
-
-    void make_executor() { executor.emplace(network, *backend, limits, max_blocks); }
-
-    /// While what it returns lives, the device is the current one and the communicator is held.
-    [[nodiscard]] auto enter() {
-      if constexpr (requires { comm.hold(); }) {
-        return detail::Entered{backend->activate(), comm.hold()};
-      } else {
-        return backend->activate();
-      }
-    }
-
-    Communicator& comm;
-    std::unique_ptr<Backend> backend;
-    Network network;
-    StepLimits limits;
-    std::int64_t max_blocks;
-    std::optional<Pool> kv;
-    std::optional<Executor> executor;  // last: graphs go before what they use
-  };
 
   explicit RankGroup(const RunnerConfig& config)
       : members_(std::make_shared<Members>(config)),
@@ -157,20 +117,64 @@ class RankGroup {
     });
   }
 
-  /// Makes rank r, on its thread, with its device being the current one.
-  Rank& make(int r, const Config& model, std::unique_ptr<Backend> backend) {
-    attach(r, *backend);
-    const RunnerConfig& config = members_->config;
-    auto& place = members_->ranks[static_cast<std::size_t>(r)];
-    place = std::make_unique<Rank>(model, config.limits,
-                                   ceil_div(config.limits.max_model_len, config.block_size),
-                                   std::move(backend), members_->ends[static_cast<std::size_t>(r)]);
-    return *place;
-  }
-
   /// Releases all ranks after an error, which ends other processes. From the thread that handles
   /// it.
   void release() { members_->release_others(); }
+
+  // ---- Start ----
+
+  /// Says what takes time; a backend whose ops are done at once has nothing to prepare.
+  void begin_stage(const char* stage) const {
+    if (Backend::kAsynchronous && members_->config.on_stage) members_->config.on_stage(stage);
+  }
+
+  /// Makes the ranks, each on its own thread, and calls `fill(weights, backend, rank)` for each.
+  /// Throws ConfigError, before any weights are allocated, where they would not fit.
+  template <class Peers, class Fill>
+  void start(Peers& peers, const Config& model, const Fill& fill) {
+    const RunnerConfig& config = members_->config;
+    const int ranks_on_host = peers.ranks_on_host(config);
+    std::vector<std::unique_ptr<Backend>> backends(members_->ends.size());
+    run([&](int r) {
+      const int device = config.first_device + peers.local_rank() + r;
+      backends[static_cast<std::size_t>(r)] = std::make_unique<Backend>(
+          BackendConfig{.num_threads = config.threads_of_a_rank(ranks_on_host), .device = device});
+    });
+    const int num_sharing = Backend::kSharedMemory ? ranks_on_host : 1;
+    for (const auto& backend : backends) {  // while no rank of this host has its weights
+      check_weight_memory(model, kWeightBits<typename Elements::Weight>, config.num_ranks,
+                          num_sharing, backend->available_memory());
+      check_step_memory(model, config.limits, sizeof(typename Elements::Activation), num_sharing,
+                        backend->available_memory());
+    }
+    // A rank that joins a group of devices waits for all the others: they must be there.
+    peers.wait_for_all();
+    run([&](int r) {
+      auto& backend = backends[static_cast<std::size_t>(r)];
+      const auto active = backend->activate();
+      Rank& rank = make(r, model, std::move(backend));
+      fill(rank.network.weights(), *rank.backend, rank.comm.rank());
+      if (r == 0) begin_stage("choosing kernels");
+      if constexpr (requires { rank.backend->tune(rank.network.projections()); })
+        rank.backend->tune(rank.network.projections());
+    });
+    // Nor may one wait in its first step for another that still reads its weights.
+    peers.wait_for_all();
+  }
+
+  /// Bytes that any rank's KV pool may count on, the least of all ranks: each computes the largest
+  /// step there can be, on a pool of one block of `shape`.
+  [[nodiscard]] std::size_t measure_memory(const KvShape& shape) {
+    std::vector<std::size_t> bytes(members_->ends.size());
+    std::atomic<std::size_t> next = 0;
+    on_all([&](Rank& rank) {
+      Pool scratch(shape, 1);
+      const std::size_t reserve = rank.executor->profile_run(scratch);
+      const std::size_t free = rank.backend->available_memory();
+      bytes[next++] = free - std::min(free, reserve);
+    });
+    return *std::min_element(bytes.begin(), bytes.end());
+  }
 
   // ---- Steps ----
 
@@ -342,6 +346,17 @@ class RankGroup {
     Ranks::Peers::tell_failure(members_->config,
                                concat("a step has not ended within ", watchdog_.limit_text()));
     members_->abort();
+  }
+
+  /// Makes rank r, on its thread, with its device being the current one.
+  Rank& make(int r, const Config& model, std::unique_ptr<Backend> backend) {
+    attach(r, *backend);
+    const RunnerConfig& config = members_->config;
+    auto& place = members_->ranks[static_cast<std::size_t>(r)];
+    place = std::make_unique<Rank>(model, config.limits,
+                                   ceil_div(config.limits.max_model_len, config.block_size),
+                                   std::move(backend), members_->ends[static_cast<std::size_t>(r)]);
+    return *place;
   }
 
   /// Joins rank r's communicator with its device.

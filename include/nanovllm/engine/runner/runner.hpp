@@ -8,16 +8,18 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/runner/health.hpp"
-#include "nanovllm/engine/runner/pool_access.hpp"
+#include "nanovllm/engine/runner/one_rank.hpp"
+#include "nanovllm/engine/runner/rank.hpp"
 #include "nanovllm/engine/runner/rank_group.hpp"
-#include "nanovllm/engine/runner/runner_config.hpp"
-#include "nanovllm/engine/runner/start_ranks.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
@@ -28,39 +30,6 @@
 #include "nanovllm/ops/elements.hpp"
 
 namespace nanovllm {
-
-/// Steps take slots 0 and 1 alternately and end in the order in which they began.
-class StepSlots {
- public:
-  [[nodiscard]] int num_under_way() const { return static_cast<int>(num_begun_ - num_ended_); }
-  /// The slot of the oldest step under way.
-  [[nodiscard]] int oldest() const { return static_cast<int>(num_ended_ % 2); }
-  /// The slot of the step that began last.
-  [[nodiscard]] int newest() const { return static_cast<int>((num_begun_ + 1) % 2); }
-  [[nodiscard]] std::exception_ptr& error(int slot) {
-    return errors_[static_cast<std::size_t>(slot)];
-  }
-
-  /// A step begins; returns its slot. It has the error of the step before, if that is under way.
-  int begin() {
-    const auto slot = static_cast<int>(num_begun_ % 2);
-    error(slot) = num_under_way() == 0 ? nullptr : error(1 - slot);
-    ++num_begun_;
-    return slot;
-  }
-  void end() { ++num_ended_; }
-
-  /// None is under way any more.
-  void drop_all() {
-    errors_ = {};
-    num_ended_ = num_begun_;
-  }
-
- private:
-  std::array<std::exception_ptr, 2> errors_;  // of the last two
-  std::uint64_t num_begun_ = 0;
-  std::uint64_t num_ended_ = 0;
-};
 
 /// Owner of one model on all ranks of this process.
 ///
@@ -80,17 +49,17 @@ class StepSlots {
 ///
 /// @tparam Policy  a policy, or what `RunnerPolicyOf` leaves of it.
 template <class Model, class Policy>
-class Runner : public StepRunner {
+class Runner : public StepRunner, PoolContents {
   using Group = RankGroup<Model, Policy>;
   using Rank = typename Group::Rank;
   using Peers = typename Policy::Ranks::Peers;
   friend Peers;
-  friend PoolAccess<Runner, Group>;
 
  public:
   using Config = typename Model::Config;
   using Elements = typename Group::Elements;
   using KvElement = typename Group::KvElement;
+  using Stored = typename Rank::Stored;
   using Backend = typename Group::Backend;
   using Communicator = typename Group::Communicator;
   using Network = typename Group::Network;
@@ -117,7 +86,7 @@ class Runner : public StepRunner {
             .num_kv_heads = network.num_kv_heads(),
             .head_dim = network.head_dim(),
             .block_size = config_.block_size,
-            .element_bytes = sizeof(KvStored<KvElement>),
+            .element_bytes = sizeof(Stored),
             .scale_bytes = kKvScaleBytes<KvElement>};
   }
 
@@ -125,9 +94,9 @@ class Runner : public StepRunner {
   /// largest step there can be, on a pool of one block, so that everything which takes memory when
   /// it is first used has it; what the graphs will take is measured and left out.
   [[nodiscard]] std::size_t available_memory() override {
-    begin_stage<Backend>(config_, "sizing the KV pool");
+    ranks_.begin_stage("sizing the KV pool");
     std::size_t least = 0;
-    guard([&] { least = measure_memory(ranks_, kv_shape()); });
+    guard([&] { least = ranks_.measure_memory(kv_shape()); });
     if (Backend::kSharedMemory) least /= static_cast<std::size_t>(peers_.ranks_on_host(config_));
     return static_cast<std::size_t>(peers_.minimum(static_cast<std::int64_t>(least)));
   }
@@ -139,7 +108,7 @@ class Runner : public StepRunner {
     std::array<std::int32_t, 2> numbers{num_blocks, num_outside};
     peers_.share(numbers);
     OutsideCopies<Backend, Pool>::check(numbers[1]);
-    begin_stage<Backend>(config_, "recording graphs");
+    ranks_.begin_stage("recording graphs");
     guard([&] {
       ranks_.on_all([&](Rank& rank) {
         rank.kv.emplace(kv_shape(), numbers[0], numbers[1]);
@@ -242,7 +211,7 @@ class Runner : public StepRunner {
 
   [[nodiscard]] int num_under_way() const override { return slots_.num_under_way(); }
 
-  [[nodiscard]] PoolContents& pool() override { return pool_; }
+  [[nodiscard]] PoolContents& pool() override { return *this; }
 
   /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
   /// when rank 0's runner goes. Throws Error where there is no other process.
@@ -309,6 +278,53 @@ class Runner : public StepRunner {
     return config;
   }
 
+  // ---- The pool's contents ----
+
+  void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) override {
+    check_copy("read_blocks", blocks, bytes.size());
+    const auto read = [&](Backend& backend, const Stored* tile, std::size_t at, std::size_t count) {
+      backend.download(tile, reinterpret_cast<Stored*>(bytes.data() + at), count);
+    };
+    guard([&] { ranks_.on_all([&](Rank& rank) { rank.for_each_tile(blocks, read); }); });
+  }
+
+  void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) override {
+    check_copy("write_blocks", blocks, bytes.size());
+    const auto write = [&](Backend& backend, Stored* tile, std::size_t at, std::size_t count) {
+      backend.upload(reinterpret_cast<const Stored*>(bytes.data() + at), tile, count);
+    };
+    guard([&] { ranks_.on_all([&](Rank& rank) { rank.for_each_tile(blocks, write); }); });
+  }
+
+  [[nodiscard]] std::vector<std::span<std::byte>> outside_block(BlockId block) override {
+    check(!peers_.exist(), "outside_block: ranks are in other processes");
+    std::vector<std::span<std::byte>> pieces;
+    for (int r = 0; r < ranks_.size(); ++r) {
+      [[maybe_unused]] Rank& rank = ranks_[r];
+      bool is_there = false;
+      if constexpr (requires { rank.kv->append_outside(block, pieces); })
+        is_there = rank.kv && rank.kv->append_outside(block, pieces);
+      check<ShapeError>(is_there, "outside_block: there is no block ", block);
+    }
+    return pieces;
+  }
+
+  /// Throws unless `call` may copy `blocks` from or to `num_bytes` now.
+  void check_copy(const char* call, std::span<const BlockId> blocks, std::size_t num_bytes) const {
+    check(!peers_.exist(), call,
+          ": ranks are in other processes, and their part of the KV pool cannot be "
+          "reached from here");
+    check(slots_.num_under_way() == 0, call, ": a step is under way");
+    const std::size_t expected =
+        blocks.size() * static_cast<std::size_t>(kv_shape().block_bytes() * ranks_.size());
+    check<ShapeError>(num_bytes == expected, call, ": expected ", expected, " bytes for ",
+                      blocks.size(), " blocks, got ", num_bytes);
+    for (const BlockId block : blocks) {
+      check<ShapeError>(ranks_[0].kv && block >= 0 && block < ranks_[0].kv->num_blocks(), call,
+                        ": there is no block ", block);
+    }
+  }
+
   void check_first(const char* call) const {
     check(peers_.rank() == 0, call, ": rank ", peers_.rank(),
           " computes the steps of rank 0; call run_worker()");
@@ -356,7 +372,6 @@ class Runner : public StepRunner {
   StepSlots slots_;
   std::exception_ptr broken_;  // of the rank that failed first, if there are several, or hangs
   Group ranks_;
-  PoolAccess<Runner, Group> pool_{*this};
   Extras at_start_;  // of the start-up's steps
   Peers peers_;      // last: the others hear of the end before ranks go
 };
@@ -367,8 +382,8 @@ template <class Model, class Policy>
 Runner<Model, Policy>::Runner(const Config& model, const RunnerConfig& config,
                               const std::function<void(Weights&, Backend&, int rank)>& fill)
     : config_(checked(model, config)), ranks_(config), peers_(config) {
-  if (peers_.exist()) peers_.compare(shared_settings<Model, Group>(model, config_));
-  guard([&] { make_ranks(ranks_, peers_, model, config_, fill); });
+  if (peers_.exist()) peers_.compare(Rank::shared_settings(model, config_));
+  guard([&] { ranks_.start(peers_, model, fill); });
 }
 
 template <class Model, class Policy>

@@ -1,8 +1,10 @@
 #pragma once
 /// What computes steps, seen from the engine: `Runner`, whatever its model and its backend are.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,6 +40,39 @@ class PoolContents {
   /// The memory of a block outside of the pools, a piece for each layer of each rank, `[K |
   /// V][head][slot][head_dim]`. It may be read and written while no step copies the block.
   [[nodiscard]] virtual std::vector<std::span<std::byte>> outside_block(BlockId block) = 0;
+};
+
+/// Steps take slots 0 and 1 alternately and end in the order in which they began.
+class StepSlots {
+ public:
+  [[nodiscard]] int num_under_way() const { return static_cast<int>(num_begun_ - num_ended_); }
+  /// The slot of the oldest step under way.
+  [[nodiscard]] int oldest() const { return static_cast<int>(num_ended_ % 2); }
+  /// The slot of the step that began last.
+  [[nodiscard]] int newest() const { return static_cast<int>((num_begun_ + 1) % 2); }
+  [[nodiscard]] std::exception_ptr& error(int slot) {
+    return errors_[static_cast<std::size_t>(slot)];
+  }
+
+  /// A step begins; returns its slot. It has the error of the step before, if that is under way.
+  int begin() {
+    const auto slot = static_cast<int>(num_begun_ % 2);
+    error(slot) = num_under_way() == 0 ? nullptr : error(1 - slot);
+    ++num_begun_;
+    return slot;
+  }
+  void end() { ++num_ended_; }
+
+  /// None is under way any more.
+  void drop_all() {
+    errors_ = {};
+    num_ended_ = num_begun_;
+  }
+
+ private:
+  std::array<std::exception_ptr, 2> errors_;  // of the last two
+  std::uint64_t num_begun_ = 0;
+  std::uint64_t num_ended_ = 0;
 };
 
 /// See `Runner` for what each call does. A virtual call a step costs nothing compared with the

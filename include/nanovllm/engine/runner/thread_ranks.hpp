@@ -2,7 +2,6 @@
 /// A thread for each tensor-parallel rank.
 
 #include "nanovllm/engine/runner/one_rank.hpp"
-#include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/parallel/rank_threads.hpp"
 #include "nanovllm/parallel/thread_group.hpp"
 

@@ -13,7 +13,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
-#include "nanovllm/engine/runner/runner_config.hpp"
+#include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
