@@ -71,8 +71,10 @@ struct Decodes {
       s.tokens.assign(static_cast<std::size_t>(lengths[i]), static_cast<TokenId>(10 + i));
       for (std::int64_t j = 0; j < ceil_div(lengths[i], kBlock); ++j)
         s.block_table.push_back(next++);
-      plan.sequences.push_back(
-          {.sequence = &s, .begin = lengths[i] - 1, .end = lengths[i], .num_logits = 1});
+      plan.sequences.push_back({.sequence = &s,
+                                .begin = lengths[i] - 1,
+                                .end = lengths[i],
+                                .rows = {{RowKind::draw, lengths[i] - 1, 1}}});
       append_sample(sampling, {.temperature = 0.f, .position = i});
     }
     plan.num_decodes = plan.num_tokens = static_cast<std::int32_t>(lengths.size());
@@ -334,7 +336,8 @@ TEST_CASE("a sequence may give several rows of logits, after each other", "[step
   guesses.tokens = {1, 2, 3, 4};
   guesses.pending.push(6, 1);
   guesses.block_table = {9};
-  decodes.plan.sequences.push_back({.sequence = &guesses, .begin = 1, .end = 5, .num_logits = 3});
+  decodes.plan.sequences.push_back(
+      {.sequence = &guesses, .begin = 1, .end = 5, .rows = {{RowKind::draw, 2, 3}}});
   decodes.plan.num_tokens += 4;
   for (int i = 0; i < 3; ++i) append_sample(decodes.sampling, {});
   StepInputs inputs;
@@ -371,7 +374,7 @@ TEST_CASE("what is best computed as decodes is laid out before the chunks", "[st
   // A decode, a long chunk, one token of a prompt, a short chunk after a long prefix, one after a
   // short prefix.
   struct Part {
-    std::int32_t begin, end, num_logits;
+    std::int32_t begin, end, num_draws;
   };
   const std::vector<Part> parts{{40, 41, 1}, {512, 612, 1}, {7, 8, 1}, {600, 603, 1}, {30, 33, 0}};
   std::vector<Sequence> sequences(parts.size());
@@ -385,9 +388,12 @@ TEST_CASE("what is best computed as decodes is laid out before the chunks", "[st
       s.block_table.push_back(static_cast<BlockId>(100 * i) + static_cast<BlockId>(j));
     const std::int32_t end = parts[i].end;
     plan.sequences.push_back(
-        {.sequence = &s, .begin = parts[i].begin, .end = end, .num_logits = parts[i].num_logits});
+        {.sequence = &s,
+         .begin = parts[i].begin,
+         .end = end,
+         .rows = {{RowKind::draw, end - parts[i].num_draws, parts[i].num_draws}}});
     plan.num_tokens += end - parts[i].begin;
-    if (parts[i].num_logits > 0) append_sample(sampling, {.temperature = 0.f});
+    if (parts[i].num_draws > 0) append_sample(sampling, {.temperature = 0.f});
   }
   plan.num_decodes = 1;
   const auto lay_out = [&](const StepInputs& inputs) {

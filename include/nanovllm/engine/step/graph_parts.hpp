@@ -39,8 +39,8 @@ namespace nanovllm {
   for (Sequence& sequence : sequences) {
     sequence.tokens.assign(static_cast<std::size_t>(length), TokenId{0});
     sequence.block_table.assign(static_cast<std::size_t>(max_blocks), BlockId{0});
-    plan.sequences.push_back(
-        {.sequence = &sequence, .end = static_cast<std::int32_t>(length), .num_logits = 1});
+    const std::int32_t end = sequence.num_tokens();
+    plan.sequences.push_back({.sequence = &sequence, .end = end, .rows = sequence.rows_in(0, end)});
     append_sample(sampling, {});
   }
   plan.num_tokens = static_cast<std::int32_t>(count * length);

@@ -289,15 +289,17 @@ NANOVLLM_INLINE void StepInputs::fill_shared_prefixes(std::int64_t block_size) {
 }
 
 NANOVLLM_INLINE void StepInputs::fill_output_rows(const StepPlan& plan) {
-  std::vector<std::int32_t>& logit_rows = forward_.logit_rows;
-  logit_rows.clear();
+  forward_.logit_rows.clear();
   forward_.hidden_rows.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     const PlannedSequence& planned = plan.sequences[s];
-    for (std::int32_t i = planned.num_prompt_logits; i > 0; --i)
-      logit_rows.push_back(last_rows_[s] - (planned.end - planned.end_prompt_logits()) - i);
-    for (std::int32_t i = planned.num_logits; i > 0; --i) logit_rows.push_back(last_rows_[s] - i);
-    if (planned.num_hidden > 0) forward_.hidden_rows.push_back(last_rows_[s] - 1);
+    const std::int32_t first = last_rows_[s] - planned.end;  // row of the sequence's token 0
+    const auto add = [&](const RowUse& use, std::vector<std::int32_t>& rows) {
+      for (std::int32_t i = use.first; i < use.end(); ++i) rows.push_back(first + i);
+    };
+    add(planned.rows.of(RowKind::score), forward_.logit_rows);
+    add(planned.rows.of(RowKind::draw), forward_.logit_rows);
+    add(planned.rows.of(RowKind::hidden), forward_.hidden_rows);
   }
 }
 
