@@ -11,7 +11,6 @@
 
 #include "catch.hpp"
 #include "nanovllm/cpu/backend.hpp"
-#include "nanovllm/engine/step/step_arena.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_memory.hpp"
 #include "nanovllm/with/tiers/swap_blocks.hpp"

@@ -10,8 +10,6 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/step/edit_chain.hpp"
-#include "nanovllm/engine/step/executor_steps.hpp"
-#include "nanovllm/engine/step/hidden_rows.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_kv.hpp"

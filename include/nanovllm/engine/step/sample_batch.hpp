@@ -12,7 +12,6 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/engine/step/step_arena.hpp"
 #include "nanovllm/engine/step/step_batch.hpp"
 #include "nanovllm/ops/batch_field.hpp"
 #include "nanovllm/ops/logit_edits.hpp"

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/engine/step/step_arena.hpp"
 #include "nanovllm/engine/step/step_batch.hpp"
 #include "nanovllm/kv/prefix/shared_prefixes.hpp"
+#include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 
 namespace nanovllm {
@@ -140,6 +140,12 @@ class StepInputs {
   StepArena<StepBatch> arena_;
   Header header_;
 };
+
+/// The model's part of `step`, which are views of `inputs`.
+[[nodiscard]] inline ForwardBatch forward_batch(const StepBatch<ViewOf>& step,
+                                                const StepInputs& inputs) {
+  return {step.forward, inputs.num_decodes(), inputs.has_prefix(), inputs.has_chunk_rows()};
+}
 
 }  // namespace nanovllm
 
