@@ -11,6 +11,7 @@
 
 #include "catch.hpp"
 #include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_memory.hpp"
 #include "nanovllm/with/tiers/swap_blocks.hpp"
@@ -37,6 +38,22 @@ struct WiderBatch {
   }
 };
 static_assert(visits_every_field<WiderBatch>());
+
+struct NoCounts {
+  static constexpr const char* kName = "wider inputs";
+};
+struct WiderInputs : StepArena<WiderBatch, NoCounts> {
+  using StepArena::pack;
+};
+
+/// What another process gets.
+template <class Inputs>
+std::vector<std::byte> message_of(const Inputs& inputs) {
+  std::vector<std::byte> message;
+  for (const auto part : {inputs.counts_as_bytes(), inputs.bytes()})
+    std::copy(part.begin(), part.end(), std::back_inserter(message));
+  return message;
+}
 
 template <template <class Field> class Stored>
 struct ForgetfulBatch {
@@ -135,9 +152,9 @@ TEST_CASE("a new input is one line where it is declared and one where it is fill
   host.biases.append({});
   host.biases.append(bias);
 
-  StepArena<WiderBatch> sent, arena;
+  WiderInputs sent, arena;
   sent.pack(host);
-  arena.assign(sent.fields(), sent.bytes());  // another process
+  arena.unpack(message_of(sent));  // another process
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
   StepMemory<CpuBackend::Buffer, true, WiderBatch> memory(
@@ -212,6 +229,23 @@ TEST_CASE("a step is plain while all of its samples are", "[step_inputs]") {
   CHECK(!all_plain({.temperature = 0.f}, {7}));
 }
 
+TEST_CASE("messages that are no inputs are refused", "[step_inputs]") {
+  const Decodes decodes({5, 17});
+  StepInputs built;
+  built.build(decodes.plan, kBlock, decodes.sampling);
+  std::vector<std::byte> message = message_of(built);
+  StepInputs inputs;
+  message.pop_back();
+  CHECK_THROWS_WITH(inputs.unpack(message),
+                    Catch::Matchers::Contains("step inputs: the counts are those of"));
+  message.resize(8);
+  CHECK_THROWS_WITH(inputs.unpack(message),
+                    "step inputs: a message of 8 bytes has no room for the counts");
+  SampleInputs draws;
+  CHECK_THROWS_WITH(draws.unpack(message),
+                    "sample inputs: a message of 8 bytes has no room for the counts");
+}
+
 TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   Decodes decodes({5, 17});
   Sequence prompt;
@@ -225,10 +259,7 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   StepInputs built;
   built.build(decodes.plan, kBlock, decodes.sampling);
 
-  // What another process gets.
-  std::vector<std::byte> message;
-  for (const auto part : {built.counts_as_bytes(), built.bytes()})
-    std::copy(part.begin(), part.end(), std::back_inserter(message));
+  std::vector<std::byte> message = message_of(built);
   StepInputs inputs;
   inputs.unpack(message);
   CHECK(inputs.num_tokens() == 4);

@@ -157,37 +157,56 @@ template <class T>
 }
 
 /// The fields of a `Batch` packed one after the other, so that a device, or another process, gets
-/// them in one copy. Lists are as long as they are: none is padded. Keeps its capacity.
-template <template <template <class Field> class Stored> class Batch>
+/// them in one copy, and `Counts`, what else is known of them. Lists are as long as they are: none
+/// is padded. Keeps its capacity.
+///
+/// @tparam Counts  plain data, with `kName` for errors.
+template <template <template <class Field> class Stored> class Batch, class Counts>
 class StepArena {
  public:
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+  /// What `unpack` needs in front of `bytes()`. Plain data.
+  [[nodiscard]] std::span<const std::byte> counts_as_bytes() const {
+    return std::as_bytes(std::span(&header_, 1));
+  }
+  /// Where each field is in the arena.
+  [[nodiscard]] const Batch<PackedOf>& fields() const { return header_.fields; }
+
+  /// Becomes the same as an arena of which `message` has the counts and the bytes, one after the
+  /// other. Throws Error when they do not fit together.
+  void unpack(std::span<const std::byte> message) {
+    check(message.size() >= sizeof(Header), Counts::kName, ": a message of ", message.size(),
+          " bytes has no room for the counts");
+    std::memcpy(&header_, message.data(), sizeof(Header));
+    message = message.subspan(sizeof(Header));
+    const std::size_t expected = place(message.size());
+    check(message.size() == expected, "step inputs: the counts are those of ", expected,
+          " bytes, but ", message.size(), " came");
+    bytes_.assign(message.begin(), message.end());
+  }
+
+ protected:
+  [[nodiscard]] Counts& counts() { return header_.counts; }
+  [[nodiscard]] const Counts& counts() const { return header_.counts; }
+
   /// @param host  a `Batch<HostOf>`, or anything else with the same members.
   template <class Host>
   void pack(const Host& host) {
     const auto measure = [](const auto&, const auto& from, auto& to) { set_size(from, to); };
-    Batch<HostOf>::for_each_field(measure, host, fields_);
+    Batch<HostOf>::for_each_field(measure, host, header_.fields);
     bytes_.resize(place(static_cast<std::size_t>(-1) / 4));
     const auto copy = [this](const auto&, const auto& from, const auto& to) {
       this->write(from, to);
     };
-    Batch<HostOf>::for_each_field(copy, host, fields_);
+    Batch<HostOf>::for_each_field(copy, host, header_.fields);
   }
-
-  /// Becomes the same as an arena that has `fields` and `bytes`. Throws Error when they do not fit
-  /// together.
-  void assign(const Batch<PackedOf>& fields, std::span<const std::byte> bytes) {
-    fields_ = fields;
-    const std::size_t expected = place(bytes.size());
-    check(bytes.size() == expected, "step inputs: the counts are those of ", expected,
-          " bytes, but ", bytes.size(), " came");
-    bytes_.assign(bytes.begin(), bytes.end());
-  }
-
-  [[nodiscard]] const Batch<PackedOf>& fields() const { return fields_; }
-  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
-  static_assert(std::is_trivially_copyable_v<Batch<PackedOf>>);
+  struct Header {
+    Batch<PackedOf> fields;
+    Counts counts;
+  };
+  static_assert(std::is_trivially_copyable_v<Header>);
 
   template <class T>
   static void set_size(const std::vector<T>& from, PackedArray& to) {
@@ -232,7 +251,7 @@ class StepArena {
     }
   }
 
-  /// Cuts an arena into arrays of the sizes in `fields_`; returns its bytes. Throws Error for a
+  /// Cuts an arena into arrays of the sizes in its fields; returns its bytes. Throws Error for a
   /// size that no arena of `most_bytes` has.
   [[nodiscard]] std::size_t place(std::size_t most_bytes) {
     std::int64_t end = 0;
@@ -251,11 +270,11 @@ class StepArena {
         place_array(field.values, kBytes);
       }
     };
-    Batch<PackedOf>::for_each_field(place_field, fields_);
+    Batch<PackedOf>::for_each_field(place_field, header_.fields);
     return static_cast<std::size_t>(end);
   }
 
-  Batch<PackedOf> fields_;
+  Header header_;
   std::vector<std::byte> bytes_;
 };
 
