@@ -12,6 +12,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/ops/batch_field.hpp"
 #include "nanovllm/ops/publish_results.hpp"
+#include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm {
 
@@ -26,6 +27,21 @@ struct StepResults {
   ListsView<const float> chosen_logprobs{};
   /// The rows whose hidden states were wanted, [rows, hidden_size], in the plan's order.
   MatrixView<const float> hidden{};
+};
+
+/// Where what a step draws is written, in the backend's memory. What is not wanted may be empty.
+struct DrawnViews {
+  VectorView<TokenId> tokens;      ///< [rows]
+  VectorView<float> logprobs;      ///< [rows]
+  MatrixView<TokenId> top_tokens;  ///< [rows, max_logprobs]
+  MatrixView<float> top_logprobs;  ///< like top_tokens
+  VectorView<float> chosen{};      ///< [num_chosen]
+
+  /// The draw from `logits` that writes here.
+  [[nodiscard]] SampleArgs draw(MatrixView<float> logits, const SamplingBatch& batch,
+                                bool plain = false) const {
+    return {logits, batch, tokens, logprobs, top_tokens, top_logprobs, plain};
+  }
 };
 
 /// Makes `buffer` hold at least `size` elements; they are undefined then. Growth is rare and by
@@ -71,6 +87,16 @@ struct StepResultsMemory {
     if (chosen_starts.empty()) return {};
     return {.starts = {chosen_starts.data(), {static_cast<std::int64_t>(chosen_starts.size())}},
             .values = {chosen_logprobs.data(), {chosen_starts.back()}}};
+  }
+
+  /// Where a step of `rows` rows, no more than there is room for, writes.
+  [[nodiscard]] DrawnViews drawn(std::int64_t rows) {
+    const std::int64_t num_chosen = chosen_starts.empty() ? 0 : chosen_starts.back();
+    return {.tokens = {tokens.data(), {rows}},
+            .logprobs = {logprobs.data(), {rows}},
+            .top_tokens = {top_tokens.data(), {rows, num_top}},
+            .top_logprobs = {top_logprobs.data(), {rows, num_top}},
+            .chosen = {chosen_logprobs.data(), {num_chosen}}};
   }
 
   /// Where a step is to leave what this has room for.
