@@ -205,15 +205,14 @@ std::vector<Row> probabilities(const std::string& directory, const Texts& texts)
     nv::Sequence sequence;
     sequence.tokens = text;
     sequence.num_prompt_tokens = static_cast<std::int32_t>(text.size());
-    sequence.num_prompt_logits_left = sequence.num_prompt_tokens - 1;
+    sequence.scores.count = sequence.num_prompt_tokens - 1;
     for (std::int32_t block = 0; block * kBlockSize < sequence.num_prompt_tokens; ++block)
       sequence.block_table.push_back(block);
     nv::StepPlan plan;
     plan.num_tokens = sequence.num_prompt_tokens;
     plan.sequences.push_back({.sequence = &sequence,
                               .end = plan.num_tokens,
-                              .num_logits = 1,
-                              .num_prompt_logits = sequence.num_prompt_logits_left});
+                              .rows = sequence.rows_in(0, plan.num_tokens)});
     nv::HostSamplingBatch sampling;
     for (std::size_t i = 0; i < text.size(); ++i) nv::append_sample(sampling, {});
     nv::StepInputs inputs;

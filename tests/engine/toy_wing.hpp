@@ -77,7 +77,7 @@ class BinObserver final : public nanovllm::StepObserver {
 
   void commit(const nanovllm::StepPlan& plan, std::uint64_t) noexcept override {
     for (const nanovllm::PlannedSequence& planned : plan.sequences)
-      counts_.num_rows += planned.num_hidden;
+      counts_.num_rows += planned.rows.count(nanovllm::RowKind::hidden);
   }
   void fill(nanovllm::EngineStats& stats) const override { stats.extras.update(counts_); }
 

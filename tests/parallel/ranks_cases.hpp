@@ -129,7 +129,7 @@ std::vector<float> run_script(AnyRunner& runner, std::int64_t block_size) {
         planned.sequence = &sequence;
         planned.begin = length == 1 ? 0 : end - 1;
         planned.end = end;
-        planned.num_logits = 1;
+        planned.rows = {{RowKind::draw, end - 1, 1}};
         plan.num_tokens = planned.num_tokens();
         plan.num_decodes = length == 1 ? 0 : 1;
         plan.sequences.push_back(planned);

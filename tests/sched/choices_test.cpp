@@ -239,7 +239,7 @@ TEST_CASE("a choice that makes no sense changes nothing", "[beams]") {
   step(engine);
   refused({{a, a, 1}}, "request 1 would have all its 8 tokens, and nothing to compute");
   StepPlan plan;
-  plan.sequences.push_back({a, 7, 8, 1});
+  plan.sequences.push_back({a, 7, 8, {{RowKind::draw, 7, 1}}});
   plan.num_tokens = 1;
   REQUIRE_THROWS_WITH(engine.scheduler.begin(plan),
                       Catch::Matchers::Contains("awaits a choice among the beams' candidates"));

@@ -127,7 +127,7 @@ TEST_CASE("a policy that shares what was not computed is refused", "[fork]") {
   plan.sequences.push_back({.sequence = samples[1],
                             .begin = 12,
                             .end = 14,
-                            .num_logits = 1,
+                            .rows = {{RowKind::draw, 13, 1}},
                             .prefix = {.num_tokens = 12, .blocks = {0, 1, 2}},
                             .fork_of = samples[0]});
   plan.num_tokens = 2;

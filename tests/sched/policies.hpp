@@ -41,7 +41,7 @@ struct Guessing {
                        const BatchConfig& config) {
     StepPlan plan = ContinuousBatching::plan(queues, blocks, config);
     const bool has_prompt_logits = std::ranges::any_of(
-        plan.sequences, [](const PlannedSequence& p) { return p.num_prompt_logits > 0; });
+        plan.sequences, [](const PlannedSequence& p) { return p.rows.count(RowKind::score) > 0; });
     if (has_prompt_logits) return plan;
     std::vector<PlannedSequence> decodes, others;
     for (PlannedSequence& p : plan.sequences) {
@@ -52,10 +52,11 @@ struct Guessing {
           p.end + 2 < s.max_total_tokens && plan.num_tokens + 2 <= config.max_num_batched_tokens &&
           Blocks::blocks_for(p.end + 2) == Blocks::blocks_for(p.end)) {
         p.end += 2;
-        p.num_logits = 3;
+        p.rows = s.rows_in(p.begin, p.end);
         plan.num_tokens += 2;
       }
-      (is_decode_row && p.num_logits == 1 ? decodes : others).push_back(std::move(p));
+      (is_decode_row && p.rows.count(RowKind::draw) == 1 ? decodes : others)
+          .push_back(std::move(p));
     }
     plan.num_decodes = static_cast<std::int32_t>(decodes.size());
     plan.sequences = std::move(decodes);

@@ -20,9 +20,9 @@ using Blocks = TieredBlockManager<4>;
 std::string rows(const StepPlan& plan) {
   std::string text;
   for (const PlannedSequence& p : plan.sequences) {
-    const std::int32_t n = p.num_prompt_logits;
-    if (n > 0) text += concat(p.sequence->id, ":", p.end_prompt_logits() - n, "+", n, " ");
-    if (p.num_logits > 0) text += concat(p.sequence->id, ":", p.end - 1, "* ");
+    const RowUse scores = p.rows.of(RowKind::score);
+    if (scores.count > 0) text += concat(p.sequence->id, ":", scores.first, "+", scores.count, " ");
+    if (p.rows.count(RowKind::draw) > 0) text += concat(p.sequence->id, ":", p.end - 1, "* ");
   }
   return text;
 }
@@ -35,7 +35,7 @@ struct Served : simulator::Engine<Policy, Blocks, Preemption> {
   Sequence& add_scored(std::vector<TokenId> tokens, std::int32_t max_new = 3) {
     Sequence& s = *this->requests.emplace_back(
         request(this->requests.size() + 1, std::move(tokens), max_new));
-    s.num_prompt_logits_left = s.num_prompt_tokens - 1;
+    s.scores.count = s.num_prompt_tokens - 1;
     this->scheduler.add(s);
     return s;
   }
@@ -59,7 +59,7 @@ TEST_CASE("a prompt is cut to the rows of logits that there are", "[prompt_logit
   CHECK(engine.step() == "1:10* ");
   CHECK(engine.step() == "1:11* ");
   CHECK_FALSE(engine.scheduler.has_work());
-  CHECK(engine.requests[0]->num_prompt_logits_left == 0);
+  CHECK(engine.requests[0]->scores.count == 0);
 }
 
 TEST_CASE("those that run keep a row of logits each", "[prompt_logits]") {
@@ -86,7 +86,7 @@ TEST_CASE("scored prompts in all places advance by a token a step", "[prompt_log
     }
     for (const auto& s : engine.requests) {
       CAPTURE(s->id, all);
-      CHECK(s->num_prompt_logits_left == 0);
+      CHECK(s->scores.count == 0);
       CHECK(s->num_tokens() == 6);
     }
   };
@@ -117,7 +117,7 @@ TEST_CASE("what was handed out of a prompt is not computed twice", "[prompt_logi
     CHECK(engine.step() == "1:3* ");
     Sequence& s = engine.add_scored(iota(7, 100), 2);
     CHECK(engine.step() == "1:4* 2:0+4 ");
-    CHECK(s.num_prompt_logits_left == 2);
+    CHECK(s.scores == RowUse{RowKind::score, 4, 2});
     StepPlan plan = engine.scheduler.schedule();
     plan.sequences.resize(1);
     plan.num_tokens = 1;
@@ -131,7 +131,8 @@ TEST_CASE("what was handed out of a prompt is not computed twice", "[prompt_logi
     while (engine.scheduler.has_work()) {
       const StepPlan next = engine.start();
       for (const PlannedSequence& p : next.sequences) {
-        if (p.sequence == &s) text += concat(p.begin, "-", p.end, "/", p.num_prompt_logits, " ");
+        if (p.sequence == &s)
+          text += concat(p.begin, "-", p.end, "/", p.rows.count(RowKind::score), " ");
       }
       engine.scheduler.commit(next, outcomes(next));
     }
@@ -146,13 +147,13 @@ TEST_CASE("plans that leave out wanted logits are refused", "[prompt_logits]") {
   Sequence& s = engine.add_scored(iota(10));
   StepPlan plan = engine.scheduler.schedule();
   SECTION("some") {
-    plan.sequences[0].num_prompt_logits = 3;
+    plan.sequences[0].rows = {{RowKind::score, 0, 3}};
     CHECK_THROWS_WITH(engine.scheduler.begin(plan),
                       Catch::Matchers::Contains("wants the logits of its prompt from token 0 on"));
   }
   SECTION("more than there are rows") {
     plan.sequences[0].end = plan.num_tokens = 6;
-    plan.sequences[0].num_prompt_logits = 6;
+    plan.sequences[0].rows = {{RowKind::score, 0, 6}};
     CHECK_THROWS_WITH(engine.scheduler.begin(plan), Catch::Matchers::Contains("6 rows of logits"));
   }
   CHECK(s.status == SequenceStatus::waiting);

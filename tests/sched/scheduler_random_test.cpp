@@ -215,7 +215,7 @@ class Traffic {
       s.max_total_tokens = std::min(s.max_total_tokens, scheduler_.capacity_tokens());
       if (OrdersSequences<Policy>) s.priority = priority;
       s.salt = salt;
-      s.wants_hidden = is_pooled;
+      if (is_pooled) s.output = RowKind::hidden;
       if (is_pooled) s.max_total_tokens = length + 1;
       if (num_samples > 1) {
         s.next_sibling = requests_[first].get();
@@ -224,8 +224,7 @@ class Traffic {
       live_.push_back(&s);
       expected_.push_back(is_pooled ? s.tokens : tokens_alone(s.tokens, s.max_total_tokens, salt));
     }
-    if (choose_prompts_() % 6 == 0 && !is_pooled)
-      requests_[first]->num_prompt_logits_left = length - 1;
+    if (choose_prompts_() % 6 == 0 && !is_pooled) requests_[first]->scores.count = length - 1;
     for (std::size_t i = first; i < requests_.size(); ++i) scheduler_.add(*requests_[i]);
   }
 
@@ -257,7 +256,7 @@ class Traffic {
                                  s->finish_reason,
                                  s->kept.blocks,
                                  {s->num_computed_tokens, s->num_cached_tokens, s->num_preemptions,
-                                  s->kept.num_tokens, s->num_prompt_logits_left}});
+                                  s->kept.num_tokens, s->scores.count}});
     }
     const Blocks& blocks = scheduler_.blocks();
     state.ref_counts.assign(blocks.ref_counts().begin(), blocks.ref_counts().end());
@@ -378,11 +377,12 @@ class Traffic {
   /// Every row of a prompt that is wanted comes once, and in order.
   void take_prompt_logits(const StepPlan& plan) {
     for (const PlannedSequence& p : plan.sequences) {
-      if (p.num_prompt_logits == 0 || p.sequence->status == SequenceStatus::finished) continue;
+      const RowUse scores = p.rows.of(RowKind::score);
+      if (scores.count == 0 || p.sequence->status == SequenceStatus::finished) continue;
       std::int32_t& next = next_prompt_logit_[p.sequence];
-      REQUIRE(p.end_prompt_logits() - p.num_prompt_logits == next);
-      next = p.end_prompt_logits();
-      coverage_.prompt_logits += p.num_prompt_logits;
+      REQUIRE(scores.first == next);
+      next = scores.end();
+      coverage_.prompt_logits += scores.count;
       coverage_.resumed_prompts += p.prefix.num_tokens > 0 ? 1 : 0;
     }
   }
@@ -415,24 +415,23 @@ class Traffic {
   void check_plan_is_sound(const StepPlan& plan) {
     if (under_way_.empty() && !live_.empty()) REQUIRE_FALSE(plan.empty());
     std::map<const Sequence*, int> visits;
-    std::int32_t num_tokens = 0, num_logits = 0, num_prompt_logits = 0;
+    std::int32_t num_tokens = 0, num_draws = 0, num_scores = 0;
     for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
       const PlannedSequence& p = plan.sequences[i];
       const bool is_decode_row = static_cast<std::int32_t>(i) < plan.num_decodes;
-      if (is_decode_row) REQUIRE((p.num_outputs() == 1 && p.num_tokens() == 1));
-      if (p.num_outputs() == 0) ++coverage_.chunks;
-      if (p.num_logits > 1) ++coverage_.guessed;
+      if (is_decode_row) REQUIRE((p.rows.num_outputs() == 1 && p.num_tokens() == 1));
+      if (p.rows.num_outputs() == 0) ++coverage_.chunks;
+      if (p.rows.count(RowKind::draw) > 1) ++coverage_.guessed;
       num_tokens += p.num_tokens();
-      num_logits += p.num_logits;
-      num_prompt_logits += p.num_prompt_logits;
+      num_draws += p.rows.count(RowKind::draw);
+      num_scores += p.rows.count(RowKind::score);
       ++visits[p.sequence];
     }
     for (const Sequence* s : plan.preempted) ++visits[s];
     for (const auto& [s, n] : visits) REQUIRE(n == 1);
     REQUIRE(num_tokens == plan.num_tokens);
     REQUIRE(num_tokens <= scheduler_.config().max_num_batched_tokens);
-    if (num_prompt_logits > 0)
-      REQUIRE(num_logits + num_prompt_logits <= scheduler_.config().max_num_seqs);
+    if (num_scores > 0) REQUIRE(num_draws + num_scores <= scheduler_.config().max_num_seqs);
     const auto num_rows = static_cast<std::int32_t>(plan.sequences.size());
     const bool mixed = plan.num_decodes > 0 && plan.num_decodes < num_rows;
     coverage_.mixed += mixed ? 1 : 0;
@@ -536,8 +535,9 @@ class Traffic {
       REQUIRE(s->tokens.size() <= expected.size());
       REQUIRE(std::equal(s->tokens.begin(), s->tokens.end(), expected.begin()));
       if (s->finish_reason != FinishReason::abort) REQUIRE(s->tokens.size() == expected.size());
-      coverage_.pooled += s->wants_hidden && s->finish_reason == FinishReason::stop ? 1 : 0;
-      REQUIRE((s->finish_reason == FinishReason::abort || s->num_prompt_logits_left == 0));
+      coverage_.pooled +=
+          s->output == RowKind::hidden && s->finish_reason == FinishReason::stop ? 1 : 0;
+      REQUIRE((s->finish_reason == FinishReason::abort || s->scores.count == 0));
       coverage_.finished += s->finish_reason != FinishReason::abort ? 1 : 0;
       return true;
     });

@@ -451,7 +451,7 @@ TEST_CASE("a sequence preempted before its token is drawn gets it while it waits
                                         Blocks(4, true));
   const auto s = request(1, iota(4), 4);
   scheduler.add(*s);
-  Mistaken::next = StepPlan{{{s.get(), 0, 4, 1}}, {}, 0, 4};
+  Mistaken::next = StepPlan{{{s.get(), 0, 4, {{RowKind::draw, 3, 1}}}}, {}, 0, 4};
   StepPlan first = scheduler.schedule();
   scheduler.begin(first);
   Mistaken::next = StepPlan{{}, {s.get()}, 0, 0};
@@ -478,7 +478,7 @@ TEST_CASE("a sequence preempted before its token is drawn gets it while it waits
   }
   SECTION("and cannot be admitted until then") {
     scheduler.commit(second, {});  // empty, so in no other's way
-    Mistaken::next = StepPlan{{{s.get(), 0, 5, 1}}, {}, 0, 5};
+    Mistaken::next = StepPlan{{{s.get(), 0, 5, {{RowKind::draw, 4, 1}}}}, {}, 0, 5};
     StepPlan third = scheduler.schedule();
     REQUIRE_THROWS_WITH(scheduler.begin(third), Catch::Matchers::Contains("last token"));
     PlanBuilder<Blocks> builder(SchedulerView{{}, {}}, scheduler.blocks());
@@ -511,8 +511,9 @@ TEST_CASE("a step may give a sequence several tokens, or reject some of them", "
                                         Blocks(8, true));
   const auto s = request(1, iota(3), 20);
   scheduler.add(*s);
-  const auto begin = [&](std::int32_t from, std::int32_t to, std::int32_t num_logits) {
-    Mistaken::next = StepPlan{{{s.get(), from, to, num_logits}}, {}, 0, to - from};
+  const auto begin = [&](std::int32_t from, std::int32_t to, std::int32_t num_draws) {
+    const RowUses rows{{RowKind::draw, to - num_draws, num_draws}};
+    Mistaken::next = StepPlan{{{s.get(), from, to, rows}}, {}, 0, to - from};
     StepPlan plan = scheduler.schedule();
     scheduler.begin(plan);
     scheduler.check_invariants();
@@ -596,11 +597,12 @@ TEST_CASE("a sequence that may end in the step under way goes on if its guesses 
   const auto other = request(2, iota(3, 100), 3);
   scheduler.add(*s);
   scheduler.add(*other);
-  Mistaken::next = StepPlan{{{s.get(), 0, 5, 3}}, {}, 0, 5};  // guesses at once
+  Mistaken::next =
+      StepPlan{{{s.get(), 0, 5, {{RowKind::draw, 2, 3}}}}, {}, 0, 5};  // guesses at once
   StepPlan plan = scheduler.schedule();
   scheduler.begin(plan);
   REQUIRE(s->is_complete());
-  Mistaken::next = StepPlan{{{other.get(), 0, 3, 1}}, {}, 0, 3};
+  Mistaken::next = StepPlan{{{other.get(), 0, 3, {{RowKind::draw, 2, 1}}}}, {}, 0, 3};
   StepPlan behind = scheduler.schedule();
   REQUIRE_THROWS_WITH(scheduler.begin(behind), Catch::Matchers::Contains("at most 1 may"));
   scheduler.commit(plan, std::vector<StepOutcome>{{s.get(), one(8)}});
@@ -617,11 +619,19 @@ TEST_CASE("defect 2: a plan that needs more blocks than there are leaves nothing
   const auto a = request(1, iota(5), 1), b = request(2, iota(5, 100), 1);
   scheduler.add(*a);
   scheduler.add(*b);
-  Mistaken::next = StepPlan{{{a.get(), 0, 5, 1}, {b.get(), 0, 5, 1}}, {}, 0, 10};
+  Mistaken::next =
+      StepPlan{{{a.get(), 0, 5, {{RowKind::draw, 4, 1}}}, {b.get(), 0, 5, {{RowKind::draw, 4, 1}}}},
+               {},
+               0,
+               10};
   StepPlan plan = scheduler.schedule();
   REQUIRE_THROWS_WITH(scheduler.begin(plan), Catch::Matchers::Contains("1 blocks more than"));
   const auto twice = [&] {
-    Mistaken::next = StepPlan{{{a.get(), 0, 5, 1}, {a.get(), 0, 5, 1}}, {}, 0, 10};
+    Mistaken::next = StepPlan{
+        {{a.get(), 0, 5, {{RowKind::draw, 4, 1}}}, {a.get(), 0, 5, {{RowKind::draw, 4, 1}}}},
+        {},
+        0,
+        10};
     StepPlan wrong = scheduler.schedule();
     scheduler.begin(wrong);
   };
@@ -634,7 +644,7 @@ TEST_CASE("defect 2: a plan that needs more blocks than there are leaves nothing
   REQUIRE(scheduler.num_waiting() == 2);
   REQUIRE(scheduler.blocks().num_free() == 3);
   scheduler.check_invariants();
-  Mistaken::next = StepPlan{{{a.get(), 0, 5, 1}}, {}, 0, 5};
+  Mistaken::next = StepPlan{{{a.get(), 0, 5, {{RowKind::draw, 4, 1}}}}, {}, 0, 5};
   plan = scheduler.schedule();
   scheduler.begin(plan);
   scheduler.commit(plan, outcomes(plan));
@@ -695,7 +705,8 @@ TEST_CASE("a mistaken policy is told so", "[scheduler]") {
                                         Blocks(2, true));
   const auto s = request(1, iota(6), 1);
   scheduler.add(*s);
-  const PlannedSequence good{s.get(), 0, 6, 1};
+  const RowUses rows{{RowKind::draw, 5, 1}};
+  const PlannedSequence good{s.get(), 0, 6, rows};
   const auto refused = [&](const PlannedSequence& p, std::int32_t num_tokens) {
     Mistaken::next = StepPlan{{p}, {}, 0, num_tokens};
     StepPlan plan = scheduler.schedule();
@@ -703,10 +714,14 @@ TEST_CASE("a mistaken policy is told so", "[scheduler]") {
     scheduler.check_invariants();
     REQUIRE(scheduler.num_waiting() == 1);
   };
-  refused(PlannedSequence{s.get(), 1, 6, 1}, 5);
-  refused(PlannedSequence{s.get(), 0, 7, 0}, 7);
-  refused(PlannedSequence{s.get(), 0, 0, 0}, 0);
-  refused(PlannedSequence{s.get(), 0, 6, 0}, 6);
+  refused(PlannedSequence{s.get(), 1, 6, rows}, 5);
+  refused(PlannedSequence{s.get(), 0, 7, {}}, 7);
+  refused(PlannedSequence{s.get(), 0, 0, {}}, 0);
+  refused(PlannedSequence{s.get(), 0, 6, {}}, 6);
+  refused(PlannedSequence{s.get(), 0, 6, {{RowKind::draw, 4, 2}}}, 6);
+  refused(PlannedSequence{s.get(), 0, 6, {{RowKind::draw, 4, 1}}}, 6);
+  refused(PlannedSequence{s.get(), 0, 6, {{RowKind::hidden, 5, 1}}}, 6);
+  refused(PlannedSequence{s.get(), 0, 6, {{RowKind::score, 0, 5}, {RowKind::draw, 5, 1}}}, 6);
   refused(good, 5);
   Mistaken::next = StepPlan{{}, {s.get()}, 0, 0};
   StepPlan plan = scheduler.schedule();

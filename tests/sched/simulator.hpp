@@ -171,8 +171,9 @@ inline std::span<const TokenId> one(TokenId token) {
 inline std::vector<StepOutcome> outcomes(const StepPlan& plan, TokenId token = 7) {
   std::vector<StepOutcome> result;
   for (const PlannedSequence& p : plan.sequences) {
-    if (p.num_logits > 0) result.push_back({p.sequence, one(token), FinishReason::none});
-    if (p.num_hidden > 0) result.push_back({p.sequence, {}, FinishReason::stop});
+    if (p.rows.count(RowKind::draw) > 0)
+      result.push_back({p.sequence, one(token), FinishReason::none});
+    if (p.rows.count(RowKind::hidden) > 0) result.push_back({p.sequence, {}, FinishReason::stop});
   }
   return result;
 }
@@ -185,9 +186,10 @@ inline std::string describe(const StepPlan& plan) {
     if (static_cast<std::int32_t>(i) == plan.num_decodes) text += text.empty() ? "|" : " |";
     if (i == plan.sequences.size()) break;
     const PlannedSequence& p = plan.sequences[i];
+    const std::int32_t num_draws = p.rows.count(RowKind::draw);
     text += concat(text.empty() ? "" : " ", p.sequence->id, ":", p.begin, "-", p.end,
-                   p.num_logits > 0 ? "!" : "");
-    if (p.num_logits > 1) text += concat(p.num_logits);
+                   num_draws > 0 ? "!" : "");
+    if (num_draws > 1) text += concat(num_draws);
   }
   for (const Sequence* s : plan.preempted) text += concat(" -", s->id);
   return text;
@@ -227,9 +229,8 @@ class Device {
     step.copies.check();
     for (const PlannedSequence& p : plan.sequences) {
       const Sequence& s = *p.sequence;
-      Share share{{},           contents_before(s.salt), s.block_table,   p.begin, p.end,
-                  p.num_logits, p.num_prompt_logits,     p.num_hidden > 0};
-      const std::int32_t num_guesses = std::max(0, p.num_logits - 1);
+      Share share{{}, contents_before(s.salt), s.block_table, p.begin, p.end, p.rows};
+      const std::int32_t num_guesses = std::max(0, p.rows.count(RowKind::draw) - 1);
       for (std::int32_t i = 0; i < p.end - num_guesses; ++i)
         share.sources.push_back(s.token_source(i));
       step.shares.push_back(std::move(share));
@@ -249,7 +250,8 @@ class Device {
       Drawn drawn;
       std::uint64_t value = share.before;
       bool guesses_right = true;
-      samples.insert(samples.end(), static_cast<std::size_t>(share.num_prompt_logits), -1);
+      samples.insert(samples.end(), static_cast<std::size_t>(share.rows.count(RowKind::score)), -1);
+      const std::int32_t num_draws = share.rows.count(RowKind::draw);
       for (std::int32_t i = 0; i < share.end; ++i) {
         const TokenId token = input(share, i, value);
         if (i >= std::ssize(share.sources)) guesses_right &= token == draw(value).token;
@@ -257,7 +259,7 @@ class Device {
         std::uint64_t& slot = slots_[static_cast<std::size_t>(Blocks::slot(share.table, i))];
         if (i >= share.begin) slot = value;
         REQUIRE(slot == value);  // reads the keys and values of its own tokens
-        if (i < share.end - share.num_logits) continue;
+        if (i < share.end - num_draws) continue;
         const Draw next = draw(value);
         samples.push_back(next.token);
         if (!guesses_right || drawn.reason != FinishReason::none) continue;
@@ -265,8 +267,8 @@ class Device {
         drawn.reason = next.reason;
       }
       written.push_back(value);
-      if (share.gives_hidden) drawn.reason = FinishReason::stop;
-      if (share.num_logits > 0 || share.gives_hidden) results.push_back(std::move(drawn));
+      if (share.rows.count(RowKind::hidden) > 0) drawn.reason = FinishReason::stop;
+      if (share.rows.num_outputs() > 0) results.push_back(std::move(drawn));
     }
     for (std::size_t i = 0; i < step.shares.size(); ++i) {  // none has written over another's
       const Share& share = step.shares[i];
@@ -295,9 +297,7 @@ class Device {
     std::vector<BlockId> table;
     std::int32_t begin;
     std::int32_t end;
-    std::int32_t num_logits;
-    std::int32_t num_prompt_logits;
-    bool gives_hidden;
+    RowUses rows;
   };
   struct Step {
     Copies copies;

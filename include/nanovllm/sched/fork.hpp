@@ -18,6 +18,13 @@ struct Fork {
   bool must_wait = false;            ///< there will be a source, as soon as its prompt is computed
 };
 
+/// Tokens with which both begin, of the first `most`, which both have.
+[[nodiscard]] inline std::int32_t num_common_tokens(const Sequence& a, const Sequence& b,
+                                                    std::int32_t most) {
+  const auto differs = std::mismatch(a.tokens.begin(), a.tokens.begin() + most, b.tokens.begin());
+  return static_cast<std::int32_t>(differs.first - a.tokens.begin());
+}
+
 /// What waiting sequence `s` has in common with the one that it continues: nothing if their salts
 /// differ. O(tokens).
 [[nodiscard]] inline Fork find_continued(const Sequence& s) {
@@ -26,9 +33,7 @@ struct Fork {
     return {};
   const std::int32_t most =
       std::min({source->num_computed_tokens, s.num_known_tokens(), s.num_tokens() - 1});
-  const auto differs =
-      std::mismatch(s.tokens.begin(), s.tokens.begin() + most, source->tokens.begin()).first;
-  return {.source = source, .num_tokens = static_cast<std::int32_t>(differs - s.tokens.begin())};
+  return {.source = source, .num_tokens = num_common_tokens(s, *source, most)};
 }
 
 /// The longest beginning of `s`, whose tokens are chosen, that the one it continues has, or a
@@ -39,9 +44,7 @@ struct Fork {
     if (at->status != SequenceStatus::running) continue;
     const std::int32_t most =
         std::min({at->num_computed_tokens, at->num_known_tokens(), s.num_known_tokens() - 1});
-    const auto differs =
-        std::mismatch(s.tokens.begin(), s.tokens.begin() + most, at->tokens.begin()).first;
-    const auto num_common = static_cast<std::int32_t>(differs - s.tokens.begin());
+    const std::int32_t num_common = num_common_tokens(s, *at, most);
     if (num_common > fork.num_tokens) fork = {.source = at, .num_tokens = num_common};
   }
   return fork;

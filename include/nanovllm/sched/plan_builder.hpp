@@ -126,7 +126,7 @@ class PlanBuilder {
   /// A policy then skips `s` and continues with the next one. Only sequences that go before `s`
   /// delay it, so it waits for a bounded number of steps.
   [[nodiscard]] bool must_wait(const Sequence& s) const {
-    if (s.num_prompt_logits_left > 0) return false;  // it computes its prompt in any case
+    if (s.scores.count > 0) return false;  // it computes its prompt in any case
     const Fork fork = find_fork(s);
     if (fork.must_wait && !s.is_chosen) return true;
     const std::int32_t num_own = std::max(s.kept.num_tokens, fork.num_tokens);
@@ -202,9 +202,7 @@ class PlanBuilder {
   static std::int32_t num_common_tokens(const Sequence& s, const Sequence& other) {
     if (s.salt != other.salt) return 0;
     const std::int32_t most = std::min(other.num_known_tokens(), s.num_known_tokens() - 1);
-    const auto differs =
-        std::mismatch(s.tokens.begin(), s.tokens.begin() + most, other.tokens.begin()).first;
-    return static_cast<std::int32_t>(differs - s.tokens.begin());
+    return nanovllm::num_common_tokens(s, other, most);
   }
 
   static std::int32_t num_blocks(const Sequence& s) {
@@ -237,8 +235,7 @@ class PlanBuilder {
     if (s.has_pending_token()) return 0;   // its prefix is not known yet
     const bool alone = num_running_ == 0;  // then it must get in, or none ever will
     if (!alone && num_free() <= reserve_) return 0;
-    if (s.num_prompt_logits_left > 0)
-      return admit_behind(s, own_prefix(s), nullptr, max_tokens, min_end);
+    if (s.scores.count > 0) return admit_behind(s, own_prefix(s), nullptr, max_tokens, min_end);
     const Fork fork = find_fork(s);
     const PrefixMatch& cached = find_prefix(s);
     if (s.kept.num_tokens > fork.num_tokens && is_worth_copying(s, cached))
@@ -267,7 +264,7 @@ class PlanBuilder {
   /// What a sequence need not compute again of which logits of the prompt are wanted: what is kept
   /// of it, where it was preempted after rows that were handed out.
   static PrefixMatch own_prefix(const Sequence& s) {
-    const bool is_usable = s.kept.num_tokens <= s.first_prompt_logit();
+    const bool is_usable = s.kept.num_tokens <= s.scores.first;
     return is_usable ? kept_prefix(s, {}) : PrefixMatch{};
   }
 
@@ -311,8 +308,8 @@ class PlanBuilder {
   /// Tokens of `s` from `begin` on for which `num_rows` rows of logits suffice. No limit where none
   /// of its prompt are wanted.
   static std::int64_t max_chunk(const Sequence& s, std::int32_t begin, std::int64_t num_rows) {
-    const std::int64_t num_without = std::max(s.first_prompt_logit() - begin, 0);
-    return s.num_prompt_logits_left > 0 ? num_without + num_rows : s.max_total_tokens;
+    if (s.scores.count == 0) return s.max_total_tokens;
+    return std::max(s.scores.first - begin, 0) + num_rows;
   }
 
   static std::int32_t num_hits(const PrefixMatch& match) {
@@ -334,11 +331,8 @@ class PlanBuilder {
 
   /// Completes `planned`, whose sequence will have `num_there` blocks, and adds it to `list`.
   void append(std::vector<PlannedSequence>& list, PlannedSequence planned, std::int32_t num_there) {
-    const Sequence& s = *planned.sequence;
-    (s.wants_hidden ? planned.num_hidden : planned.num_logits) =
-        planned.end == s.num_tokens() ? 1 : 0;
-    planned.num_prompt_logits = s.num_prompt_logits(planned.begin, planned.end);
-    num_free_logits_ -= std::max(planned.num_logits + planned.num_prompt_logits - 1, 0);
+    planned.rows = planned.sequence->rows_in(planned.begin, planned.end);
+    num_free_logits_ -= std::max(planned.rows.num_logits() - 1, 0);
     const std::int32_t num_new_blocks = Blocks::blocks_for(planned.end) - num_there;
     forecast_.allocate(num_new_blocks);
     reserve_ -= num_new_blocks;

@@ -184,7 +184,7 @@ class Scheduler {
     for (const PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       if (s.status == SequenceStatus::finished) continue;
-      if (p.num_outputs() > 0) s.pending.pop_newest();
+      if (p.rows.num_outputs() > 0) s.pending.pop_newest();
       if (s.status == SequenceStatus::waiting) continue;  // a step after this one preempted it
       if (p.fork_of != nullptr) {
         states_.withdraw(s);
@@ -250,9 +250,8 @@ class Scheduler {
       Sequence& s = *p.sequence;
       give_blocks(p, plan, blocks, states_.outside());
       s.num_computed_tokens = p.end;
-      num_rows += p.num_prompt_logits;
-      s.pending.push(num_rows, p.num_outputs());
-      num_rows += p.num_logits;
+      s.pending.push(num_rows + p.rows.count(RowKind::score), p.rows.num_outputs());
+      num_rows += p.rows.num_logits();
     }
     release_sources(plan, blocks);
     states_.outside().begin(plan);
@@ -261,15 +260,14 @@ class Scheduler {
   /// `p` is computed; `outcome` is what it sampled, or null.
   void settle(const PlannedSequence& p, const StepOutcome* outcome) noexcept {
     Sequence& s = *p.sequence;
-    if (p.num_prompt_logits > 0)
-      s.num_prompt_logits_left = s.num_prompt_tokens - 1 - p.end_prompt_logits();
+    if (s.scores.count > 0) s.scores = s.scores.within(p.end, s.num_prompt_tokens);
     std::int32_t end = p.end;  // of the range that is computed as it will stay
     if (outcome != nullptr) {
       for (const TokenId token : outcome->tokens) s.tokens.push_back(token);
       s.pending.pop_oldest();
       if (s.is_chosen) {
         choices_.await_choice(s);
-      } else if (p.num_hidden == 0) {
+      } else if (s.output == RowKind::draw) {
         end = std::min(p.end, s.num_known_tokens() - 1);
       }
     }

@@ -221,27 +221,26 @@ NANOVLLM_INLINE void check_planned(const PlannedSequence& p, std::int32_t block_
           "begin: request ", s.id, " runs and cannot adopt blocks");
   }
   const std::int32_t begin = is_new ? prefix.num_tokens : s.num_computed_tokens;
-  const std::int32_t num_guesses = p.num_logits > 1 ? p.num_logits - 1 : 0;
-  check(p.begin == begin && p.begin < p.end && p.end - num_guesses <= s.num_tokens(),
+  const std::int32_t num_draws = p.rows.count(RowKind::draw);
+  check(p.begin == begin && p.begin < p.end && p.end - std::max(num_draws - 1, 0) <= s.num_tokens(),
         "begin: request ", s.id, " of ", s.num_tokens(), " tokens must go on at token ", begin,
-        ", but the plan is [", p.begin, ", ", p.end, ") with ", p.num_logits, " logits");
+        ", but the plan is [", p.begin, ", ", p.end, ") with ", num_draws, " logits");
   check(p.end < s.max_total_tokens, "begin: request ", s.id, " has all its ", s.max_total_tokens,
         " tokens, and nothing to compute");
   check(is_new ? !s.has_pending_token() : !s.is_unsettled(), "begin: request ", s.id,
         " cannot be in a step before it is known how its ", is_new ? "last token" : "tokens",
         " were drawn");
-  check(!s.is_chosen || p.num_logits <= 1, "begin: request ", s.id,
+  check(!s.is_chosen || num_draws <= 1, "begin: request ", s.id,
         ", a beam, cannot guess what it draws");
-  const std::int32_t num_wanted = s.wants_hidden ? p.num_hidden : p.num_logits;
-  check(num_wanted >= 0 && num_wanted == p.num_outputs() && p.num_hidden <= 1 &&
-            (num_wanted > 0) == (p.end - num_guesses == s.num_tokens()),
-        "begin: request ", s.id, " must ", s.wants_hidden ? "give its hidden state" : "sample",
+  const RowUses wanted = s.rows_in(p.begin, p.end);
+  const auto agrees = [&](RowKind kind) { return p.rows.of(kind) == wanted.of(kind); };
+  check(agrees(RowKind::draw) && agrees(RowKind::hidden), "begin: request ", s.id, " must ",
+        s.output == RowKind::hidden ? "give its hidden state" : "sample",
         " exactly if the plan reaches its last token");
-  check(p.num_prompt_logits == s.num_prompt_logits(p.begin, p.end) &&
-            (s.num_prompt_logits_left == 0 || p.begin <= s.first_prompt_logit() || !is_new),
+  check(agrees(RowKind::score) && (s.scores.count == 0 || p.begin <= s.scores.first || !is_new),
         "begin: request ", s.id, " wants the logits of its prompt from token ",
-        s.first_prompt_logit(), " on, but the plan is [", p.begin, ", ", p.end, ") with ",
-        p.num_prompt_logits, " of them");
+        s.num_prompt_tokens - 1 - s.scores.count, " on, but the plan is [", p.begin, ", ", p.end,
+        ") with ", p.rows.count(RowKind::score), " of them");
 }
 
 }  // namespace detail
@@ -255,21 +254,20 @@ NANOVLLM_INLINE void check_plan(const StepPlan& plan, std::size_t num_running,
           "begin: request ", s->id, " is to be preempted but does not run, or is ending");
   }
   std::size_t num_left = num_running - plan.preempted.size();
-  std::int32_t num_tokens = 0, num_logits = 0, num_prompt_logits = 0;
+  std::int32_t num_tokens = 0, num_logits = 0, num_scores = 0;
   for (const PlannedSequence& p : plan.sequences) {
     detail::check_listed(*p.sequence, mark);
     detail::check_planned(p, block_size);
     num_left += p.sequence->status == SequenceStatus::waiting ? 1 : 0;
     num_tokens += p.num_tokens();
-    num_logits += p.num_logits;
-    num_prompt_logits += p.num_prompt_logits;
+    num_logits += p.rows.num_logits();
+    num_scores += p.rows.count(RowKind::score);
   }
   check(num_tokens == plan.num_tokens && num_tokens <= config.max_num_batched_tokens,
         "begin: the plan has ", num_tokens, " tokens, says ", plan.num_tokens, " and may have ",
         config.max_num_batched_tokens);
-  check(num_prompt_logits == 0 || num_logits + num_prompt_logits <= config.max_num_seqs,
-        "begin: the plan has ", num_logits + num_prompt_logits, " rows of logits, at most ",
-        config.max_num_seqs, " may be");
+  check(num_scores == 0 || num_logits <= config.max_num_seqs, "begin: the plan has ", num_logits,
+        " rows of logits, at most ", config.max_num_seqs, " may be");
   check(num_left <= static_cast<std::size_t>(config.max_num_seqs), "begin: ", num_left,
         " sequences would run, at most ", config.max_num_seqs, " may");
 }
@@ -279,20 +277,21 @@ NANOVLLM_INLINE void check_outcomes(const StepPlan& plan, std::span<const StepOu
   for (const PlannedSequence& p : plan.sequences) {
     const Sequence& s = *p.sequence;
     const bool has_ended = s.status == SequenceStatus::finished;
-    if (p.num_outputs() > 0 && next < outcomes.size() && outcomes[next].sequence == &s) {
+    const std::int32_t num_outputs = p.rows.num_outputs();
+    if (num_outputs > 0 && next < outcomes.size() && outcomes[next].sequence == &s) {
       const std::size_t count = outcomes[next++].tokens.size();
-      const bool fits = s.is_chosen || s.wants_hidden
+      const std::int32_t num_draws = p.rows.count(RowKind::draw);
+      const bool fits = s.is_chosen || s.output == RowKind::hidden
                             ? count == 0
-                            : count >= 1 && count <= static_cast<std::size_t>(p.num_logits);
+                            : count >= 1 && count <= static_cast<std::size_t>(num_draws);
       check(has_ended || fits, "commit: request ", s.id, s.is_chosen ? ", a beam," : "",
-            " sampled ", p.num_logits, " tokens, but its outcome has ", count);
+            " sampled ", num_draws, " tokens, but its outcome has ", count);
     } else {
-      check(p.num_outputs() == 0 || has_ended, "commit: request ", s.id, " has no outcome");
+      check(num_outputs == 0 || has_ended, "commit: request ", s.id, " has no outcome");
     }
     if (has_ended) continue;
     check(s.status == SequenceStatus::waiting || s.num_computed_tokens >= p.end, "commit: request ",
           s.id, " is at token ", s.num_computed_tokens, ", the plan at ", p.end);
-    const std::int32_t num_outputs = p.num_outputs();
     const std::int32_t num_before = num_outputs > 0 ? p.end - num_outputs + 1 : p.end;
     check(s.num_known_tokens() >= num_before, "commit: request ", s.id,
           " is in an older step, too");
@@ -310,8 +309,8 @@ NANOVLLM_INLINE void check_newest(const StepPlan& plan) {
     if (s.status == SequenceStatus::finished) continue;
     check(s.status == SequenceStatus::waiting || s.num_computed_tokens <= p.end, "cancel: request ",
           s.id, " is in a newer step, too");
-    check(p.num_outputs() == 0 ||
-              (s.num_tokens() == p.end + 1 && s.pending.size() >= p.num_outputs()),
+    const std::int32_t num_outputs = p.rows.num_outputs();
+    check(num_outputs == 0 || (s.num_tokens() == p.end + 1 && s.pending.size() >= num_outputs),
           "cancel: request ", s.id, " is not in the newest step");
   }
 }

@@ -1,11 +1,9 @@
 #pragma once
 /// A sequence: the tokens of one request and where their keys and values are.
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +12,7 @@
 #include "nanovllm/core/token_source.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
+#include "nanovllm/sched/row_use.hpp"
 
 namespace nanovllm {
 
@@ -84,16 +83,14 @@ struct alignas(64) Sequence {
   /// It has nothing to compute before the next `Choices::apply`: its candidates were drawn, or it
   /// is one of those that begin after the first choice.
   bool awaits_choice = false;
-  bool wants_hidden = false;  ///< it draws nothing: its last token's row gives its hidden state
+  RowKind output = RowKind::draw;        ///< what its last token's row is for: *draw*, or *hidden*
   std::int32_t num_computed_tokens = 0;  ///< K and V of tokens [0, n) are in the cache, or will be
                                          ///< when the steps under way are done
   std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission
-  std::int32_t num_preemptions = 0;
   std::int32_t num_published_tokens = 0;  ///< that the prefix cache has been told of
-  /// How many prompt rows must still report logits (`prompt_logprobs`): the last ones before the
-  /// row of the prompt's last token. Only tokens [0, first_prompt_logit()) may be taken from
-  /// elsewhere.
-  std::int32_t num_prompt_logits_left = 0;
+  /// Rows that are still to be scored: of all tokens but the prompt's last, or of none, at first.
+  /// While there are any, only tokens [0, scores.first) may be taken from elsewhere.
+  RowUse scores{RowKind::score};
   std::vector<BlockId> block_table;  ///< block_table[i] holds tokens [i · B, (i + 1) · B)
   std::uint64_t mark = 0;            ///< of the last plan check that saw it: finds duplicates
 
@@ -112,7 +109,8 @@ struct alignas(64) Sequence {
 
   std::int64_t order = 0;     ///< lower goes before; set by the scheduler, see order_of
   std::int32_t priority = 0;  ///< lower is more urgent
-  CacheSalt salt{};           ///< with which its blocks are in the prefix cache, and looked for
+  std::int32_t num_preemptions = 0;
+  CacheSalt salt{};  ///< with which its blocks are in the prefix cache, and looked for
 
   [[nodiscard]] std::int32_t num_known_tokens() const {
     return static_cast<std::int32_t>(tokens.size());
@@ -135,14 +133,13 @@ struct alignas(64) Sequence {
       return TokenSource::known(tokens[static_cast<std::size_t>(position)]);
     return TokenSource::sampled(pending[position - num_known_tokens()]);
   }
-  /// Position of the first row of those `num_prompt_logits_left`.
-  [[nodiscard]] std::int32_t first_prompt_logit() const {
-    return num_prompt_tokens - 1 - num_prompt_logits_left;
-  }
-  /// How many of these rows tokens [begin, end) give.
-  [[nodiscard]] std::int32_t num_prompt_logits(std::int32_t begin, std::int32_t end) const {
-    return std::max(0,
-                    std::min(end, num_prompt_tokens - 1) - std::max(begin, first_prompt_logit()));
+  /// What the rows of a step that computes tokens [begin, end) are for. Those from the last token
+  /// on give its output; after it, they are of guesses.
+  [[nodiscard]] RowUses rows_in(std::int32_t begin, std::int32_t end) const {
+    RowUses rows;
+    if (scores.count > 0) rows.add(scores.within(begin, end));
+    rows.add({output, num_tokens() - 1, end - num_tokens() + 1});
+    return rows;
   }
   /// Whether it has all the tokens it may have, pending ones included: nothing is left to compute.
   [[nodiscard]] bool is_complete() const { return num_tokens() >= max_total_tokens; }

@@ -1,7 +1,6 @@
 #pragma once
 /// What one step of the engine computes. A plan is a value: making one changes nothing.
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -14,21 +13,16 @@ namespace nanovllm {
 
 /// One sequence's share of a step: the token range it computes, stated outright.
 ///
-/// Its last `num_logits` rows give logits, and each of these draws a token: the one after it. A
-/// prompt chunk that does not reach the sequence's end gives none; otherwise the first of them is
-/// the row of the sequence's last token. Further rows check guessed tokens: sample i is
-/// compared with token end - num_logits + 1 + i. The step's outcome says how many were right.
-///
-/// Where log-probabilities of the prompt are wanted, `num_prompt_logits` rows before those give
-/// logits that are not drawn from. All rows of logits of a step are no more than max_num_seqs.
+/// A prompt chunk that does not reach the sequence's end draws nothing. Otherwise the first row to
+/// draw from is that of the sequence's last token. Further ones check guessed tokens: the sample of
+/// token i's row is compared with token i + 1. The step's outcome says how many were right. All
+/// rows of logits of a step are no more than max_num_seqs.
 struct PlannedSequence {
   Sequence* sequence = nullptr;
   std::int32_t begin = 0;  ///< first token to compute
   std::int32_t end = 0;    ///< one past the last; K and V of [0, begin) are in the cache by then
-  std::int32_t num_logits = 0;         ///< 0; or end - (the sequence's length) + 1
-  std::int32_t num_prompt_logits = 0;  ///< Sequence::num_prompt_logits(begin, end)
-  std::int32_t num_hidden = 0;         ///< 1: the last token's row gives its hidden state alone
-  PrefixMatch prefix{};  ///< what is there of a new sequence: in the prefix cache, outside
+  RowUses rows{};          ///< Sequence::rows_in(begin, end)
+  PrefixMatch prefix{};    ///< what is there of a new sequence: in the prefix cache, outside
   /// If not null: `prefix` is not from the cache, but of this sequence, a sibling that runs or the
   /// one that it continues.
   const Sequence* fork_of = nullptr;
@@ -38,12 +32,6 @@ struct PlannedSequence {
   bool is_resumed = false;  ///< likewise: what was kept of the sequence is copied back
 
   [[nodiscard]] std::int32_t num_tokens() const { return end - begin; }
-  [[nodiscard]] std::int32_t num_outputs() const { return num_logits + num_hidden; }
-
-  /// One past the position of the last row that `num_prompt_logits` counts, if it counts any.
-  [[nodiscard]] std::int32_t end_prompt_logits() const {
-    return std::min(end, sequence->num_prompt_tokens - 1);
-  }
 
   /// The first token that the prefix cache is to be told of. Of a fork nothing may be published
   /// yet, for its source may have gone before it was computed; and what comes from outside is
@@ -78,7 +66,8 @@ struct StepPlan {
 /// What a sequence gained in a step.
 struct StepOutcome {
   Sequence* sequence = nullptr;
-  /// Appended to the sequence: 1 to num_logits. If fewer, the other rows were computed for nothing.
+  /// Appended to the sequence: 1 to the number of rows that draw. If fewer, the
+  /// others were computed for nothing.
   /// None for one that awaits the choice among all candidates then (Choices::apply), and for
   /// one that gave its hidden state.
   std::span<const TokenId> tokens{};

@@ -86,7 +86,9 @@ std::vector<std::vector<double>> prefix_log_probs(RunnerT& runner,
     s.tokens.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     for (int block = 0; block <= static_cast<int>(i) / kBlock; ++block)
       s.block_table.push_back(next_block++);
-    plan.sequences.push_back({.sequence = &s, .end = s.num_tokens(), .num_logits = 1});
+    plan.sequences.push_back({.sequence = &s,
+                              .end = s.num_tokens(),
+                              .rows = {{nanovllm::RowKind::draw, s.num_tokens() - 1, 1}}});
     plan.num_tokens += s.num_tokens();
   }
   HostSamplingBatch sampling;

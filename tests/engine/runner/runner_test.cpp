@@ -41,8 +41,10 @@ class Steps {
     StepPlan plan;
     for (std::size_t i = sequences_.size(); i-- > 0;) {
       Sequence& s = sequences_[i];
-      plan.sequences.push_back(
-          {.sequence = &s, .begin = s.num_computed_tokens, .end = s.num_tokens(), .num_logits = 1});
+      plan.sequences.push_back({.sequence = &s,
+                                .begin = s.num_computed_tokens,
+                                .end = s.num_tokens(),
+                                .rows = {{RowKind::draw, s.num_tokens() - 1, 1}}});
       plan.num_tokens += plan.sequences.back().num_tokens();
       s.num_computed_tokens = s.num_tokens();
     }

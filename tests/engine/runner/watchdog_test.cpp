@@ -77,19 +77,9 @@ class PromptStep {
   PromptStep() {
     sequence_.tokens = random_prompt(1, 9, 250);
     sequence_.block_table = {0, 1};
-    const auto plan = [&](auto planned) {
-      planned.sequence = &sequence_;
-      planned.end = 9;
-      if constexpr (requires { planned.num_logits; }) {
-        planned.num_logits = 1;
-      } else {
-        planned.samples = true;
-      }
-      StepPlan out;
-      out.num_tokens = 9;
-      out.sequences.push_back(planned);
-      return out;
-    }(PlannedSequence{});
+    StepPlan plan;
+    plan.num_tokens = 9;
+    plan.sequences.push_back({.sequence = &sequence_, .end = 9, .rows = {{RowKind::draw, 8, 1}}});
     HostSamplingBatch sampling;
     append_sample(sampling, {.temperature = 0.f, .num_logprobs = 1});
     inputs_.build(plan, FullFloat32Policy::kv.block_size, sampling);

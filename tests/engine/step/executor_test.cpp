@@ -71,8 +71,10 @@ struct OneStep {
   OneStep(std::vector<TokenId> tokens, std::vector<BlockId> blocks, std::int32_t begin = 0) {
     sequence.tokens = std::move(tokens);
     sequence.block_table = std::move(blocks);
-    plan.sequences.push_back(
-        {.sequence = &sequence, .begin = begin, .end = sequence.num_tokens(), .num_logits = 1});
+    plan.sequences.push_back({.sequence = &sequence,
+                              .begin = begin,
+                              .end = sequence.num_tokens(),
+                              .rows = {{RowKind::draw, sequence.num_tokens() - 1, 1}}});
     plan.num_tokens = sequence.num_tokens() - begin;
   }
   const StepInputs& inputs() {
@@ -229,7 +231,7 @@ TEST_CASE("inputs are not refilled before the device has copied them", "[executo
   TestRunner<DeferredPolicy> runner;
   // Logits of no row: nothing waits for this step.
   OneStep unsampled(random_prompt(1, 20, 100), {0, 1});
-  unsampled.plan.sequences[0].num_logits = 0;
+  unsampled.plan.sequences[0].rows = {};
   StepInputs inputs;
   inputs.build(unsampled.plan, 16, {});
   runner.run_logits(

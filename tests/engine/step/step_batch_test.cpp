@@ -11,7 +11,7 @@
 
 #include "catch.hpp"
 #include "nanovllm/cpu/backend.hpp"
-#include "nanovllm/engine/step/step_arena.hpp"
+#include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_memory.hpp"
 #include "nanovllm/with/tiers/swap_blocks.hpp"
@@ -38,6 +38,22 @@ struct WiderBatch {
   }
 };
 static_assert(visits_every_field<WiderBatch>());
+
+struct NoCounts {
+  static constexpr const char* kName = "wider inputs";
+};
+struct WiderInputs : StepArena<WiderBatch, NoCounts> {
+  using StepArena::pack;
+};
+
+/// What another process gets.
+template <class Inputs>
+std::vector<std::byte> message_of(const Inputs& inputs) {
+  std::vector<std::byte> message;
+  for (const auto part : {inputs.counts_as_bytes(), inputs.bytes()})
+    std::copy(part.begin(), part.end(), std::back_inserter(message));
+  return message;
+}
 
 template <template <class Field> class Stored>
 struct ForgetfulBatch {
@@ -71,8 +87,10 @@ struct Decodes {
       s.tokens.assign(static_cast<std::size_t>(lengths[i]), static_cast<TokenId>(10 + i));
       for (std::int64_t j = 0; j < ceil_div(lengths[i], kBlock); ++j)
         s.block_table.push_back(next++);
-      plan.sequences.push_back(
-          {.sequence = &s, .begin = lengths[i] - 1, .end = lengths[i], .num_logits = 1});
+      plan.sequences.push_back({.sequence = &s,
+                                .begin = lengths[i] - 1,
+                                .end = lengths[i],
+                                .rows = {{RowKind::draw, lengths[i] - 1, 1}}});
       append_sample(sampling, {.temperature = 0.f, .position = i});
     }
     plan.num_decodes = plan.num_tokens = static_cast<std::int32_t>(lengths.size());
@@ -134,9 +152,9 @@ TEST_CASE("a new input is one line where it is declared and one where it is fill
   host.biases.append({});
   host.biases.append(bias);
 
-  StepArena<WiderBatch> sent, arena;
+  WiderInputs sent, arena;
   sent.pack(host);
-  arena.assign(sent.fields(), sent.bytes());  // another process
+  arena.unpack(message_of(sent));  // another process
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
   StepMemory<CpuBackend::Buffer, true, WiderBatch> memory(
@@ -211,6 +229,23 @@ TEST_CASE("a step is plain while all of its samples are", "[step_inputs]") {
   CHECK(!all_plain({.temperature = 0.f}, {7}));
 }
 
+TEST_CASE("messages that are no inputs are refused", "[step_inputs]") {
+  const Decodes decodes({5, 17});
+  StepInputs built;
+  built.build(decodes.plan, kBlock, decodes.sampling);
+  std::vector<std::byte> message = message_of(built);
+  StepInputs inputs;
+  message.pop_back();
+  CHECK_THROWS_WITH(inputs.unpack(message),
+                    Catch::Matchers::Contains("step inputs: the counts are those of"));
+  message.resize(8);
+  CHECK_THROWS_WITH(inputs.unpack(message),
+                    "step inputs: a message of 8 bytes has no room for the counts");
+  SampleInputs draws;
+  CHECK_THROWS_WITH(draws.unpack(message),
+                    "sample inputs: a message of 8 bytes has no room for the counts");
+}
+
 TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   Decodes decodes({5, 17});
   Sequence prompt;
@@ -224,10 +259,7 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   StepInputs built;
   built.build(decodes.plan, kBlock, decodes.sampling);
 
-  // What another process gets.
-  std::vector<std::byte> message;
-  for (const auto part : {built.counts_as_bytes(), built.bytes()})
-    std::copy(part.begin(), part.end(), std::back_inserter(message));
+  std::vector<std::byte> message = message_of(built);
   StepInputs inputs;
   inputs.unpack(message);
   CHECK(inputs.num_tokens() == 4);
@@ -334,7 +366,8 @@ TEST_CASE("a sequence may give several rows of logits, after each other", "[step
   guesses.tokens = {1, 2, 3, 4};
   guesses.pending.push(6, 1);
   guesses.block_table = {9};
-  decodes.plan.sequences.push_back({.sequence = &guesses, .begin = 1, .end = 5, .num_logits = 3});
+  decodes.plan.sequences.push_back(
+      {.sequence = &guesses, .begin = 1, .end = 5, .rows = {{RowKind::draw, 2, 3}}});
   decodes.plan.num_tokens += 4;
   for (int i = 0; i < 3; ++i) append_sample(decodes.sampling, {});
   StepInputs inputs;
@@ -371,7 +404,7 @@ TEST_CASE("what is best computed as decodes is laid out before the chunks", "[st
   // A decode, a long chunk, one token of a prompt, a short chunk after a long prefix, one after a
   // short prefix.
   struct Part {
-    std::int32_t begin, end, num_logits;
+    std::int32_t begin, end, num_draws;
   };
   const std::vector<Part> parts{{40, 41, 1}, {512, 612, 1}, {7, 8, 1}, {600, 603, 1}, {30, 33, 0}};
   std::vector<Sequence> sequences(parts.size());
@@ -385,9 +418,12 @@ TEST_CASE("what is best computed as decodes is laid out before the chunks", "[st
       s.block_table.push_back(static_cast<BlockId>(100 * i) + static_cast<BlockId>(j));
     const std::int32_t end = parts[i].end;
     plan.sequences.push_back(
-        {.sequence = &s, .begin = parts[i].begin, .end = end, .num_logits = parts[i].num_logits});
+        {.sequence = &s,
+         .begin = parts[i].begin,
+         .end = end,
+         .rows = {{RowKind::draw, end - parts[i].num_draws, parts[i].num_draws}}});
     plan.num_tokens += end - parts[i].begin;
-    if (parts[i].num_logits > 0) append_sample(sampling, {.temperature = 0.f});
+    if (parts[i].num_draws > 0) append_sample(sampling, {.temperature = 0.f});
   }
   plan.num_decodes = 1;
   const auto lay_out = [&](const StepInputs& inputs) {

@@ -87,7 +87,7 @@ TEST_CASE(
   REQUIRE(p.begin == p.prefix.num_tokens);
   REQUIRE(p.begin == static_cast<int>(p.prefix.blocks.size()) * 4);
   REQUIRE(p.end == n);
-  REQUIRE(p.num_logits == 1);
+  REQUIRE(p.rows == RowUses{{RowKind::draw, n - 1, 1}});
   REQUIRE(second.num_cached_tokens == 0);  // counts what the first admission saved
 }
 
@@ -103,7 +103,7 @@ TEST_CASE("nano-vllm bug 5: chunks of any size cover a prompt exactly once and s
         REQUIRE(plan.sequences.size() == 1);
         REQUIRE(plan.sequences[0].begin == begin);
         REQUIRE(plan.sequences[0].end == std::min(length, begin + chunk));
-        REQUIRE(plan.sequences[0].num_logits == (begin + chunk >= length ? 1 : 0));
+        REQUIRE(plan.sequences[0].rows.num_logits() == (begin + chunk >= length ? 1 : 0));
         engine.scheduler.commit(plan, outcomes(plan));
       }
       REQUIRE(s.status == SequenceStatus::finished);

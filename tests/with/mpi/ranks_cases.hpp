@@ -126,7 +126,7 @@ TEST_CASE("logits for evaluation come from all processes", "[ranks]") {
     for (BlockId b = 0; b * ProcessFloat32::kv.block_size < 20; ++b)
       sequence.block_table.push_back(b + 1);
     StepPlan plan;
-    plan.sequences.push_back({.sequence = &sequence, .end = 20, .num_logits = 1});
+    plan.sequences.push_back({.sequence = &sequence, .end = 20, .rows = {{RowKind::draw, 19, 1}}});
     plan.num_tokens = 20;
     HostSamplingBatch sampling;
     append_sample(sampling, {});

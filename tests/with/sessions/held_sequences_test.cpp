@@ -378,7 +378,7 @@ class Conversations {
     std::vector<StepOutcome> outcomes;
     std::size_t next = 0;
     for (const PlannedSequence& p : under_way_.front().sequences) {
-      if (p.num_logits == 0) continue;
+      if (p.rows.count(RowKind::draw) == 0) continue;
       const Drawn& d = drawn[next++];
       if (p.sequence->status != SequenceStatus::finished)
         outcomes.push_back({p.sequence, d.tokens, d.reason});

@@ -53,12 +53,12 @@ class Delivery {
   [[nodiscard]] const std::string& error_of(const RequestSequence& sequence) const;
 
  private:
-  /// Rows of the results from `first` on are of the prompt of `planned`.
-  void accept_prompt(const PlannedSequence& planned, const StepResults& results,
-                     std::int64_t first);
+  /// Rows of the results from `row` on are for `use` of `sequence`.
+  void accept_scores(RequestSequence& sequence, const RowUse& use, const StepResults& results,
+                     std::int64_t row);
   /// Tokens [first, first + count) of the results are those of `sequence`.
-  void accept(RequestSequence& sequence, const StepResults& results, std::int64_t first,
-              std::int32_t count);
+  void accept_draws(RequestSequence& sequence, const StepResults& results, std::int64_t first,
+                    std::int32_t count);
   /// Row `i` of the hidden states is that of `sequence`.
   void accept_hidden(RequestSequence& sequence, const StepResults& results, std::int64_t i);
   /// `sequence` has got `count` tokens, at least one.
@@ -103,8 +103,8 @@ NANOVLLM_INLINE void Delivery::begin(const StepPlan& plan, const StepResults& re
                                      std::size_t num_events, Clock::time_point now) {
   std::int64_t num_rows = 0, num_hidden = 0;
   for (const PlannedSequence& planned : plan.sequences) {
-    num_rows += planned.num_prompt_logits + planned.num_logits;
-    num_hidden += planned.num_hidden;
+    num_rows += planned.rows.num_logits();
+    num_hidden += planned.rows.count(RowKind::hidden);
   }
   check(results.tokens.extent(0) == num_rows && results.hidden.extent(0) == num_hidden,
         "the step has ", num_rows, " rows of logits and ", num_hidden,
@@ -125,37 +125,36 @@ NANOVLLM_INLINE void Delivery::begin(const StepPlan& plan, const StepResults& re
 NANOVLLM_INLINE void Delivery::accept(const StepPlan& plan, const StepResults& results) {
   std::int64_t row = 0, hidden_row = 0;  // of the results
   for (const PlannedSequence& planned : plan.sequences) {
-    const std::int64_t first_of_prompt = row;
-    const std::int64_t first = row + planned.num_prompt_logits;
-    row = first + planned.num_logits;
-    const std::int64_t first_hidden = std::exchange(hidden_row, hidden_row + planned.num_hidden);
-    const bool has_any = row > first_of_prompt || planned.num_hidden > 0;
-    if (!has_any || planned.sequence->status == SequenceStatus::finished) continue;
-    if (planned.num_hidden > 0)
-      accept_hidden(RequestSequence::of(*planned.sequence), results, first_hidden);
-    if (planned.num_prompt_logits > 0) accept_prompt(planned, results, first_of_prompt);
-    if (planned.num_logits == 0) continue;
-    accept(RequestSequence::of(*planned.sequence), results, first, planned.num_logits);
+    RequestSequence& sequence = RequestSequence::of(*planned.sequence);
+    const bool has_ended = sequence.status == SequenceStatus::finished;
+    for (const RowUse& use : planned.rows.all()) {
+      std::int64_t& next = use.kind == RowKind::hidden ? hidden_row : row;
+      const std::int64_t first = std::exchange(next, next + use.count);
+      if (has_ended || use.count == 0) continue;
+      switch (use.kind) {
+        case RowKind::score: accept_scores(sequence, use, results, first); break;
+        case RowKind::draw: accept_draws(sequence, results, first, use.count); break;
+        case RowKind::hidden: accept_hidden(sequence, results, first); break;
+      }
+    }
   }
   count_gaps();
 }
 
-NANOVLLM_INLINE void Delivery::accept_prompt(const PlannedSequence& planned,
-                                             const StepResults& results, std::int64_t first) {
-  const RequestSequence& sequence = RequestSequence::of(*planned.sequence);
+NANOVLLM_INLINE void Delivery::accept_scores(RequestSequence& sequence, const RowUse& use,
+                                             const StepResults& results, std::int64_t row) {
   const std::int32_t count = *sequence.params().prompt_logprobs;
   // The row of one token is about the next.
-  std::int32_t position = planned.end_prompt_logits() - planned.num_prompt_logits + 1;
-  for (std::int64_t i = first; i < first + planned.num_prompt_logits; ++i, ++position) {
+  for (std::int32_t position = use.first + 1; position <= use.end(); ++position, ++row) {
     sequence.request().set_prompt_logprobs(
         position, {.token_id = sequence.tokens[static_cast<std::size_t>(position)],
-                   .logprob = results.chosen_logprobs[i].data[0],
-                   .top = likeliest(results, i, count)});
+                   .logprob = results.chosen_logprobs[row].data[0],
+                   .top = likeliest(results, row, count)});
   }
 }
 
-NANOVLLM_INLINE void Delivery::accept(RequestSequence& sequence, const StepResults& results,
-                                      std::int64_t first, std::int32_t count) {
+NANOVLLM_INLINE void Delivery::accept_draws(RequestSequence& sequence, const StepResults& results,
+                                            std::int64_t first, std::int32_t count) {
   if (sequence.is_chosen) {
     sequence.request().chooser()->take(sequence.sample(), results.top_tokens.at(first),
                                        results.top_logprobs.at(first));

@@ -88,7 +88,8 @@ class StepLauncher {
     Clock::time_point now{};  // read once, where there is a new one
     for (const PlannedSequence& planned : step.plan.sequences) {
       RequestSequence& sequence = RequestSequence::of(*planned.sequence);
-      if (sequence.has_listener()) step.num_events += static_cast<std::size_t>(planned.num_logits);
+      if (sequence.has_listener())
+        step.num_events += static_cast<std::size_t>(planned.rows.count(RowKind::draw));
       if (!sequence.is_first_step()) continue;
       if (now == Clock::time_point{}) now = Clock::now();
       sequence.request().mark_scheduled(now, latencies_);

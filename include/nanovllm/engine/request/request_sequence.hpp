@@ -250,7 +250,7 @@ NANOVLLM_INLINE RequestSequence::RequestSequence(Request& request, const Sequenc
   tokens = std::move(prompt);
   is_chosen = terms.num_candidates.has_value();
   awaits_choice = is_chosen && sample > 0;
-  wants_hidden = terms.params.pooler != nullptr;
+  if (terms.params.pooler != nullptr) output = RowKind::hidden;
   has_penalties_ = nanovllm::has_penalties(terms.params);
   const bool has_edits =
       has_penalties_ || !terms.params.logit_bias.empty() || terms.params.functor_argument != 0;
@@ -265,7 +265,7 @@ NANOVLLM_INLINE RequestSequence::RequestSequence(Request& request, const Sequenc
   reads_tokens_ = processors_ && processors_->reads_tokens();
   has_rules_ = has_processors_ || has_edits || !terms.params.logprob_token_ids.empty();
   if (terms.params.prompt_logprobs && sample == 0)  // the others share its prompt
-    num_prompt_logits_left = num_prompt_tokens - 1;
+    scores.count = num_prompt_tokens - 1;
   if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, terms.params.skip_special_tokens);
 }
 

@@ -10,8 +10,6 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/step/edit_chain.hpp"
-#include "nanovllm/engine/step/executor_steps.hpp"
-#include "nanovllm/engine/step/hidden_rows.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_kv.hpp"
@@ -50,23 +48,16 @@ class DirectExecutor {
   /// Computes a step; a deferred one without the draw. `slot`, 0 and 1 alternately, says which
   /// results it fills. Tokens that are not known are those that the step in the other slot drew.
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
-    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
+    const std::int64_t m = inputs.num_samples();
     const StepResults before = results_[static_cast<std::size_t>(1 - slot)].view();
     const int way = sampler_.way_of(inputs);
     const MatrixView<float> logits = logits_view(m, way);
     const SamplingBatch sampling = forward(inputs, before.tokens, kv, logits);
     hidden_.fetch(slot, inputs.num_hidden());
     auto& results = results_[static_cast<std::size_t>(slot)];
-    results.resize(m, top);
+    results.resize(m, inputs.max_logprobs());
     if (m == 0 || inputs.is_deferred()) return;
-    sampler_.run({.logits = logits,
-                  .batch = sampling,
-                  .tokens = {results.tokens.data(), {m}},
-                  .logprobs = {results.logprobs.data(), {m}},
-                  .top_tokens = {results.top_tokens.data(), {m, top}},
-                  .top_logprobs = {results.top_logprobs.data(), {m, top}},
-                  .plain = inputs.all_plain()},
-                 way);
+    sampler_.run(results.drawn(m).draw(logits, sampling, inputs.all_plain()), way);
   }
 
   /// Draws for the step in `slot`, a deferred one that was launched last.

@@ -19,7 +19,6 @@
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/logit_edits.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
-#include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 
 namespace nanovllm {
@@ -28,15 +27,6 @@ namespace nanovllm {
 template <class B>
 concept EditOpsLike = RunsOp<B, MarkTokensArgs> && RunsOp<B, EditLogitsArgs> &&
     RunsOp<B, MarkDrawnArgs> && RunsOp<B, TokenLogprobsArgs>;
-
-/// Where a step's results are written, in the backend's memory. What is not wanted may be empty.
-struct DrawnViews {
-  VectorView<TokenId> tokens;      ///< [rows]
-  VectorView<float> logprobs;      ///< [rows]
-  MatrixView<TokenId> top_tokens;  ///< [rows, max_logprobs]
-  MatrixView<float> top_logprobs;  ///< like top_tokens
-  VectorView<float> chosen;        ///< [num_chosen]
-};
 
 /// One rank's. `Functor` is the policy's LogitsFunctor. Takes memory when a request first asks for
 /// edits, and grows; `synchronize()` is called before memory goes that an op under way may use.
@@ -62,14 +52,7 @@ class EditChain {
     const std::int64_t m = logits.extent(0), vocab = logits.extent(1);
     UnpackStepArgs unpack{.previous = previous};
     const SampleBatch<ViewOf> batch = memory_.views(inputs.fields(), base, unpack);
-    if (!inputs.has_edits()) {
-      return backend.run(SampleArgs{.logits = logits,
-                                    .batch = batch.sampling,
-                                    .tokens = out.tokens,
-                                    .logprobs = out.logprobs,
-                                    .top_tokens = out.top_tokens,
-                                    .top_logprobs = out.top_logprobs});
-    }
+    if (!inputs.has_edits()) return backend.run(out.draw(logits, batch.sampling));
     if (inputs.marks() && marks_.size() == 0) make_marks(backend, synchronize);
     const TokenMarks marks = this->marks();
     if (batch.edits.mark_heads.extent(0) > 0)
@@ -91,12 +74,7 @@ class EditChain {
                                               .previous = batch.edits.previous});
       }
     }
-    backend.run(SampleArgs{.logits = logits,
-                           .batch = batch.sampling,
-                           .tokens = out.tokens,
-                           .logprobs = out.logprobs,
-                           .top_tokens = out.top_tokens,
-                           .top_logprobs = out.top_logprobs});
+    backend.run(out.draw(logits, batch.sampling));
     if (inputs.marks())
       backend.run(MarkDrawnArgs{.marks = marks, .rows = batch.edits.rows, .tokens = out.tokens});
     if (!inputs.wants_logprobs()) return;
@@ -108,33 +86,25 @@ class EditChain {
     if (inputs.model_logprobs() == 0) return;
     make_room(unused_tokens_, m, synchronize);
     make_room(unused_logprobs_, m, synchronize);
-    backend.run(SampleArgs{.logits = originals,
-                           .batch = batch.model,
-                           .tokens = {unused_tokens_.data(), {m}},
-                           .logprobs = {unused_logprobs_.data(), {m}},
-                           .top_tokens = out.top_tokens,
-                           .top_logprobs = out.top_logprobs});
+    DrawnViews lists = out;
+    lists.tokens = {unused_tokens_.data(), {m}};
+    lists.logprobs = {unused_logprobs_.data(), {m}};
+    backend.run(lists.draw(originals, batch.model));
   }
 
   /// The same into `results`, which get room, on a backend whose ops are done when they return.
   /// `logits` may have columns after the vocabulary.
   void run(Backend& backend, const SampleInputs& inputs, VectorView<const TokenId> previous,
            MatrixView<float> logits, StepResultsMemory<Backend::template Buffer>& results) {
-    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
+    const std::int64_t m = inputs.num_samples();
     check<ShapeError>(results.num_samples == m, "sample: the step has ", results.num_samples,
                       " rows of logits, but ", m, " are to be drawn from");
-    results.resize(m, top);
+    results.resize(m, inputs.max_logprobs());
     const std::byte* const base = inputs.bytes().data();
     if (inputs.num_chosen() > 0)
       results.resize_chosen(lists_at<TokenId>(base, inputs.fields().edits.chosen).starts);
     logits.extents[1] = vocab_;
-    run(backend, inputs, base, previous, logits,
-        {.tokens = {results.tokens.data(), {m}},
-         .logprobs = {results.logprobs.data(), {m}},
-         .top_tokens = {results.top_tokens.data(), {m, top}},
-         .top_logprobs = {results.top_logprobs.data(), {m, top}},
-         .chosen = {results.chosen_logprobs.data(), {inputs.num_chosen()}}},
-        [] {});
+    run(backend, inputs, base, previous, logits, results.drawn(m), [] {});
   }
 
  private:

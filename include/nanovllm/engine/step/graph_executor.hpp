@@ -15,9 +15,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/step/edit_chain.hpp"
-#include "nanovllm/engine/step/executor_steps.hpp"
 #include "nanovllm/engine/step/graph_parts.hpp"
-#include "nanovllm/engine/step/hidden_rows.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_kv.hpp"
@@ -168,12 +166,9 @@ class GraphExecutor {
     }
     MatrixView<float> logits = sampler_.logits(m, 0);
     logits.extents[1] = network_.vocab_size();
-    edits_.run(backend_, inputs, draws_.data(), drawn_.previous(), logits,
-               {.tokens = drawn_.tokens(m),
-                .logprobs = drawn_.logprobs(m),
-                .top_tokens = drawn_.top_tokens(m, top),
-                .top_logprobs = drawn_.top_logprobs(m, top),
-                .chosen = {chosen_.data(), {inputs.num_chosen()}}},
+    DrawnViews out = drawn_.of_step(m, top);
+    out.chosen = {chosen_.data(), {inputs.num_chosen()}};
+    edits_.run(backend_, inputs, draws_.data(), drawn_.previous(), logits, out,
                [this] { backend_.synchronize(); });
     drawn_.fetch(inputs, false, mine.results);
     if (inputs.num_chosen() > 0) {
@@ -355,7 +350,7 @@ class GraphExecutor {
     StepKv<Backend, Pool> step_kv(backend_, kv);
     hidden_.forward(network_, batch, step_kv, logits);
     if (what.kind == Recorded::logits) return;
-    sampler_.run(drawn_.graph_draw(logits, step.sampling, plain), what.way);
+    sampler_.run(drawn_.of_graph(size).draw(logits, step.sampling, plain), what.way);
     if constexpr (kPublishes) {
       backend_.run(drawn_.publication(place_.data(), size));
     }
@@ -372,7 +367,8 @@ class GraphExecutor {
     const int way = is_drawn ? sampler_.way_of(inputs) : 0;
     const MatrixView<float> logits = sampler_.logits(m, way);
     hidden_.forward(network_, forward_batch(step, inputs), kv, logits);
-    if (is_drawn) sampler_.run(drawn_.draw(logits, step.sampling, top, inputs.all_plain()), way);
+    if (!is_drawn) return;
+    sampler_.run(drawn_.of_step(m, top).draw(logits, step.sampling, inputs.all_plain()), way);
   }
 
   Network& network_;

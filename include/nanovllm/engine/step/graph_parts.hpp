@@ -21,7 +21,6 @@
 #include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/publish_results.hpp"
-#include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 
@@ -39,8 +38,8 @@ namespace nanovllm {
   for (Sequence& sequence : sequences) {
     sequence.tokens.assign(static_cast<std::size_t>(length), TokenId{0});
     sequence.block_table.assign(static_cast<std::size_t>(max_blocks), BlockId{0});
-    plan.sequences.push_back(
-        {.sequence = &sequence, .end = static_cast<std::int32_t>(length), .num_logits = 1});
+    const std::int32_t end = sequence.num_tokens();
+    plan.sequences.push_back({.sequence = &sequence, .end = end, .rows = sequence.rows_in(0, end)});
     append_sample(sampling, {});
   }
   plan.num_tokens = static_cast<std::int32_t>(count * length);
@@ -74,46 +73,23 @@ class DrawnRows {
   [[nodiscard]] VectorView<const TokenId> previous() const {
     return {drawn_.tokens.data(), {max_rows_}};
   }
-  [[nodiscard]] VectorView<TokenId> tokens(std::int64_t m) { return {drawn_.tokens.data(), {m}}; }
-  [[nodiscard]] VectorView<float> logprobs(std::int64_t m) { return {drawn_.logprobs.data(), {m}}; }
-  /// [m, top]; `reserve_top(m * top)` came before, unless a graph has them.
-  [[nodiscard]] MatrixView<TokenId> top_tokens(std::int64_t m, std::int64_t top) {
-    return {wide_top_tokens_.data(), {m, top}};
-  }
-  [[nodiscard]] MatrixView<float> top_logprobs(std::int64_t m, std::int64_t top) {
-    return {wide_top_logprobs_.data(), {m, top}};
-  }
-
-  /// The draw of a graph of `m` rows.
-  [[nodiscard]] SampleArgs graph_draw(MatrixView<float> logits, const SamplingBatch& batch,
-                                      bool plain) {
-    const std::int64_t m = logits.extent(0);
-    return {logits,
-            batch,
-            tokens(m),
-            logprobs(m),
-            {drawn_.top_tokens.data(), {m, kGraphLogprobs}},
-            {drawn_.top_logprobs.data(), {m, kGraphLogprobs}},
-            plain};
-  }
-
-  /// The draw of another step; `top` as for `top_tokens`.
-  [[nodiscard]] SampleArgs draw(MatrixView<float> logits, const SamplingBatch& batch,
-                                std::int64_t top, bool plain) {
-    const std::int64_t m = logits.extent(0);
-    return {logits, batch, tokens(m), logprobs(m), top_tokens(m, top), top_logprobs(m, top), plain};
+  /// Where a graph of `m` rows writes.
+  [[nodiscard]] DrawnViews of_graph(std::int64_t m) { return drawn_.drawn(m); }
+  /// Where another step of `m` rows writes; `reserve_top(m * top)` came before.
+  [[nodiscard]] DrawnViews of_step(std::int64_t m, std::int64_t top) {
+    DrawnViews views = drawn_.drawn(m);
+    views.top_tokens = {wide_top_tokens_.data(), {m, top}};
+    views.top_logprobs = {wide_top_logprobs_.data(), {m, top}};
+    return views;
   }
 
   /// What tells a graph to write what it has drawn to the host's memory, at `place`.
   [[nodiscard]] PublishResultsArgs publication(const ResultsPlace* place, std::int64_t m) {
-    return {.place = place,
-            .tokens = tokens(m),
-            .logprobs = logprobs(m),
-            .top_tokens = {drawn_.top_tokens.data(), {m, kGraphLogprobs}},
-            .top_logprobs = {drawn_.top_logprobs.data(), {m, kGraphLogprobs}}};
+    const DrawnViews views = of_graph(m);
+    return {place, views.tokens, views.logprobs, views.top_tokens, views.top_logprobs};
   }
 
-  /// Makes room for `count` elements of `top_tokens`, and waits for the device if it has to grow.
+  /// Makes room for `count` likeliest tokens, and waits for the device if it has to grow.
   void reserve_top(std::int64_t count) {
     if (static_cast<std::int64_t>(wide_top_tokens_.size()) >= count) return;
     backend_.synchronize();

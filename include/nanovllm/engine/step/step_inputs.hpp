@@ -5,16 +5,27 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <type_traits>
 #include <vector>
 
 #include "nanovllm/core/separate.hpp"
-#include "nanovllm/engine/step/step_arena.hpp"
 #include "nanovllm/engine/step/step_batch.hpp"
 #include "nanovllm/kv/prefix/shared_prefixes.hpp"
+#include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 
 namespace nanovllm {
+
+/// What a step's inputs are, beside their fields.
+struct StepCounts {
+  static constexpr const char* kName = "step inputs";
+  std::int64_t num_decodes = 0;
+  std::int32_t max_logprobs = 0;
+  bool has_prefix = false;
+  bool has_chunk_rows = false;
+  bool wants_logprobs = false;
+  bool all_plain = false;
+  bool is_deferred = false;
+};
 
 /// The inputs of a step in one contiguous host arena. It and the arrays that it is packed from keep
 /// their capacity from step to step.
@@ -23,7 +34,7 @@ namespace nanovllm {
 /// whatever is better computed as one: the plan's own; a chunk of a single token; and, where
 /// decodes read what they have in common once, the tokens of a short chunk after a long prefix,
 /// each as a separate row. As a chunk it would keep few of a device's processors busy.
-class StepInputs {
+class StepInputs : public StepArena<StepBatch, StepCounts> {
  public:
   /// A chunk is computed as rows up to so many tokens, and after as many or more.
   static constexpr std::int32_t kMaxChunkRows = 64;
@@ -46,37 +57,23 @@ class StepInputs {
   /// comes later, as SampleInputs. Decodes of a deferred step share no reads.
   void build_deferred(const StepPlan& plan, std::int64_t block_size);
 
-  [[nodiscard]] std::span<const std::byte> bytes() const { return arena_.bytes(); }
-
-  /// What `unpack` needs in front of `bytes()`. Plain data.
-  [[nodiscard]] std::span<const std::byte> counts_as_bytes() const {
-    return std::as_bytes(std::span(&header_, 1));
-  }
-
-  /// Becomes the same as inputs of which `message` has the counts and the bytes, one after the
-  /// other. Throws Error when they do not fit together.
-  void unpack(std::span<const std::byte> message);
-
-  /// Where each field is in the arena.
-  [[nodiscard]] const StepBatch<PackedOf>& fields() const { return arena_.fields(); }
-
   [[nodiscard]] std::int64_t num_tokens() const { return fields().forward.tokens.size; }
   /// Rows that are decodes, and chunks after them.
   [[nodiscard]] std::int64_t num_sequences() const { return fields().forward.kv_lens.size; }
-  [[nodiscard]] std::int64_t num_decodes() const { return header_.num_decodes; }
+  [[nodiscard]] std::int64_t num_decodes() const { return counts().num_decodes; }
   [[nodiscard]] std::int64_t num_samples() const { return fields().forward.logit_rows.size; }
   /// Rows that give their hidden states, in the plan's order.
   [[nodiscard]] std::int64_t num_hidden() const { return fields().forward.hidden_rows.size; }
-  [[nodiscard]] bool has_prefix() const { return header_.has_prefix; }
+  [[nodiscard]] bool has_prefix() const { return counts().has_prefix; }
   /// Whether `launch` computes logits and leaves the draw to a call of `sample`.
-  [[nodiscard]] bool is_deferred() const { return header_.is_deferred; }
+  [[nodiscard]] bool is_deferred() const { return counts().is_deferred; }
   /// Whether decodes see keys that the step itself stores, other than their own tokens'.
-  [[nodiscard]] bool has_chunk_rows() const { return header_.has_chunk_rows; }
-  [[nodiscard]] std::int32_t max_logprobs() const { return header_.max_logprobs; }
+  [[nodiscard]] bool has_chunk_rows() const { return counts().has_chunk_rows; }
+  [[nodiscard]] std::int32_t max_logprobs() const { return counts().max_logprobs; }
   /// Whether any sample wants log-probabilities, be it only its own token's.
-  [[nodiscard]] bool wants_logprobs() const { return header_.wants_logprobs; }
+  [[nodiscard]] bool wants_logprobs() const { return counts().wants_logprobs; }
   /// Whether all samples are plain (`is_plain`) and none has banned tokens.
-  [[nodiscard]] bool all_plain() const { return header_.all_plain; }
+  [[nodiscard]] bool all_plain() const { return counts().all_plain; }
   /// Whether test(row, whether it has banned tokens) holds for the settings of all samples.
   template <class Test>
   [[nodiscard]] bool all_rows(const Test& test) const {
@@ -88,18 +85,6 @@ class StepInputs {
   }
 
  private:
-  struct Header {
-    StepBatch<PackedOf> fields;
-    std::int64_t num_decodes = 0;
-    std::int32_t max_logprobs = 0;
-    bool has_prefix = false;
-    bool has_chunk_rows = false;
-    bool wants_logprobs = false;
-    bool all_plain = false;
-    bool is_deferred = false;
-  };
-  static_assert(std::is_trivially_copyable_v<Header>);
-
   /// A step's fields where they are on the host, with the members of `StepBatch`.
   struct Parts {
     const ForwardFields<HostOf>& forward;
@@ -137,16 +122,19 @@ class StepInputs {
   std::vector<SharedPrefixFinder::Row> tables_;
   SharedPrefixFinder shared_prefixes_;
   ForwardFields<HostOf> forward_;
-  StepArena<StepBatch> arena_;
-  Header header_;
 };
+
+/// The model's part of `step`, which are views of `inputs`.
+[[nodiscard]] inline ForwardBatch forward_batch(const StepBatch<ViewOf>& step,
+                                                const StepInputs& inputs) {
+  return {step.forward, inputs.num_decodes(), inputs.has_prefix(), inputs.has_chunk_rows()};
+}
 
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
 
 #include <algorithm>
-#include <cstring>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
@@ -156,7 +144,7 @@ namespace nanovllm {
 
 NANOVLLM_INLINE void StepInputs::build(const StepPlan& plan, std::int64_t block_size,
                                        const HostSamplingBatch& sampling) {
-  header_.is_deferred = false;
+  counts().is_deferred = false;
   lay_out(plan);
   fill_tokens(block_size);
   fill_sequences();
@@ -168,7 +156,7 @@ NANOVLLM_INLINE void StepInputs::build(const StepPlan& plan, std::int64_t block_
 
 NANOVLLM_INLINE void StepInputs::build_deferred(const StepPlan& plan, std::int64_t block_size) {
   static const HostSamplingBatch kNone;
-  header_.is_deferred = true;
+  counts().is_deferred = true;
   lay_out(plan);
   fill_tokens(block_size);
   fill_sequences();
@@ -177,23 +165,15 @@ NANOVLLM_INLINE void StepInputs::build_deferred(const StepPlan& plan, std::int64
 }
 
 NANOVLLM_INLINE void StepInputs::pack(const StepPlan& plan, const HostSamplingBatch& sampling) {
-  header_.max_logprobs = 0;
-  header_.wants_logprobs = false;
-  header_.all_plain = sampling.banned.values.empty();
+  counts().max_logprobs = 0;
+  counts().wants_logprobs = false;
+  counts().all_plain = sampling.banned.values.empty();
   for (const SamplingRow& sample : sampling.rows) {
-    header_.max_logprobs = std::max(header_.max_logprobs, sample.num_logprobs);
-    header_.wants_logprobs |= sample.num_logprobs >= 0;
-    header_.all_plain = header_.all_plain && is_plain(sample);
+    counts().max_logprobs = std::max(counts().max_logprobs, sample.num_logprobs);
+    counts().wants_logprobs |= sample.num_logprobs >= 0;
+    counts().all_plain = counts().all_plain && is_plain(sample);
   }
-  arena_.pack(Parts{forward_, sampling, plan.copies_down, plan.block_copies, plan.copies_up});
-  header_.fields = arena_.fields();
-}
-
-NANOVLLM_INLINE void StepInputs::unpack(std::span<const std::byte> message) {
-  check(message.size() >= sizeof(Header), "step inputs: a message of ", message.size(),
-        " bytes has no room for the counts");
-  std::memcpy(&header_, message.data(), sizeof(Header));
-  arena_.assign(header_.fields, message.subspan(sizeof(Header)));
+  StepArena::pack(Parts{forward_, sampling, plan.copies_down, plan.block_copies, plan.copies_up});
 }
 
 NANOVLLM_INLINE void StepInputs::lay_out(const StepPlan& plan) {
@@ -206,10 +186,10 @@ NANOVLLM_INLINE void StepInputs::lay_out(const StepPlan& plan) {
     if (!share_from_ || n > kMaxChunkRows || chunk.begin < kMinChunkPrefix || n - 1 > room)
       return false;
     room -= n - 1;
-    header_.has_chunk_rows = true;
+    counts().has_chunk_rows = true;
     return true;
   };
-  header_.has_chunk_rows = false;
+  counts().has_chunk_rows = false;
   order_.clear();
   chunks_.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
@@ -260,13 +240,13 @@ NANOVLLM_INLINE void StepInputs::fill_sequences() {
       out.block_tables.append(planned->sequence->block_table);
     }
   }
-  header_.num_decodes = static_cast<std::int64_t>(out.kv_lens.size());
-  header_.has_prefix = false;
+  counts().num_decodes = static_cast<std::int64_t>(out.kv_lens.size());
+  counts().has_prefix = false;
   out.shared_prefixes.clear();
   out.prefix_members.clear();
   for (const PlannedSequence* planned : std::span(order_).subspan(num_as_rows_)) {
     out.query_starts.push_back(out.query_starts.back() + planned->num_tokens());
-    header_.has_prefix |= planned->begin > 0;
+    counts().has_prefix |= planned->begin > 0;
     out.kv_lens.push_back(planned->end);
     out.block_tables.append(planned->sequence->block_table);
   }
@@ -289,15 +269,17 @@ NANOVLLM_INLINE void StepInputs::fill_shared_prefixes(std::int64_t block_size) {
 }
 
 NANOVLLM_INLINE void StepInputs::fill_output_rows(const StepPlan& plan) {
-  std::vector<std::int32_t>& logit_rows = forward_.logit_rows;
-  logit_rows.clear();
+  forward_.logit_rows.clear();
   forward_.hidden_rows.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     const PlannedSequence& planned = plan.sequences[s];
-    for (std::int32_t i = planned.num_prompt_logits; i > 0; --i)
-      logit_rows.push_back(last_rows_[s] - (planned.end - planned.end_prompt_logits()) - i);
-    for (std::int32_t i = planned.num_logits; i > 0; --i) logit_rows.push_back(last_rows_[s] - i);
-    if (planned.num_hidden > 0) forward_.hidden_rows.push_back(last_rows_[s] - 1);
+    const std::int32_t first = last_rows_[s] - planned.end;  // row of the sequence's token 0
+    const auto add = [&](const RowUse& use, std::vector<std::int32_t>& rows) {
+      for (std::int32_t i = use.first; i < use.end(); ++i) rows.push_back(first + i);
+    };
+    add(planned.rows.of(RowKind::score), forward_.logit_rows);
+    add(planned.rows.of(RowKind::draw), forward_.logit_rows);
+    add(planned.rows.of(RowKind::hidden), forward_.hidden_rows);
   }
 }
 

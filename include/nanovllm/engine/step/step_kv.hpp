@@ -3,14 +3,18 @@
 /// blocks in it.
 
 #include <cstdint>
+#include <utility>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/engine/step/executor_steps.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
 
 namespace nanovllm {
+
+/// The format of a pool.
+template <class Pool>
+using KvElementOf = typename decltype(std::declval<Pool&>().layer(0))::Format;
 
 /// Elements from a layer of a pool to the next, of those that `view` gives.
 template <class Pool, class Base, class View>

@@ -10,7 +10,6 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/core/token_source.hpp"
-#include "nanovllm/engine/step/step_arena.hpp"
 #include "nanovllm/engine/step/step_batch.hpp"
 #include "nanovllm/ops/batch_field.hpp"
 #include "nanovllm/ops/unpack_step.hpp"

@@ -121,11 +121,11 @@ class StepSampling {
   void forget() { slots_.forget(); }
 
  private:
-  /// The rows of `planned` that are not drawn from: their only edit is a token whose
-  /// log-probability is reported.
-  void fill_prompt_rows(const PlannedSequence& planned);
+  /// Their only edit is a token whose log-probability is reported.
+  void fill_scores(const RequestSequence& sequence, const RowUse& scores);
   /// `position` is that of the token to be drawn.
-  void fill_row(RequestSequence& sequence, std::int32_t position);
+  void fill_draw(RequestSequence& sequence, std::int32_t position, std::vector<Fault>& faults);
+  void fill_rules(RequestSequence& sequence, std::int32_t position);
   /// Rows before `num_rows` that have no edits get none.
   void end_edits(std::size_t num_rows);
   /// `biases_` with each token once.
@@ -161,9 +161,9 @@ namespace nanovllm {
 
 NANOVLLM_INLINE bool StepSampling::awaits_tokens(const StepPlan& plan) const {
   for (const PlannedSequence& planned : plan.sequences) {
-    // Of its first draw in this step.
-    const std::int32_t position = planned.end - planned.num_logits + 1;
-    if (planned.num_logits == 0 || position <= planned.sequence->num_known_tokens()) continue;
+    const RowUse draws = planned.rows.of(RowKind::draw);
+    const std::int32_t position = draws.first + 1;  // of what is drawn first
+    if (draws.count == 0 || position <= planned.sequence->num_known_tokens()) continue;
     const RequestSequence& sequence = RequestSequence::of(*planned.sequence);
     if (sequence.reads_tokens()) return true;
     if (sequence.has_penalties() &&
@@ -180,33 +180,38 @@ NANOVLLM_INLINE void StepSampling::fill(const StepPlan& plan, std::vector<Fault>
   slots_.begin_step();
   for (const PlannedSequence& planned : plan.sequences) {
     RequestSequence& sequence = RequestSequence::of(*planned.sequence);
-    if (planned.num_prompt_logits > 0) fill_prompt_rows(planned);
-    for (std::int32_t i = planned.num_logits; i-- > 0;) {
-      rows_.rows.push_back(sequence.sampling_row(planned.end - i));
-      if (sequence.is_chosen) {
-        lists_edited_.resize(rows_.rows.size());
-        lists_edited_.back() = true;
-      }
-      if (sequence.has_rules() && sequence.status != SequenceStatus::finished) {
-        const std::size_t num_banned = rows_.banned.values.size();
-        const std::size_t num_bits = edits_.masks.size();
-        try {
-          fill_row(sequence, planned.end - i);
-        } catch (...) {
-          faults.emplace_back(&sequence.request(), std::current_exception());
-          rows_.banned.values.resize(num_banned);
-          edits_.masks.resize(num_bits);
-        }
-      }
-      rows_.banned.end_row();
+    for (const RowUse& use : planned.rows.all()) {
+      if (use.kind == RowKind::score) fill_scores(sequence, use);
+      if (use.kind != RowKind::draw) continue;
+      for (std::int32_t i = use.first; i < use.end(); ++i) fill_draw(sequence, i + 1, faults);
     }
   }
 }
 
-NANOVLLM_INLINE void StepSampling::fill_prompt_rows(const PlannedSequence& planned) {
-  const RequestSequence& sequence = RequestSequence::of(*planned.sequence);
-  const std::int32_t end = planned.end_prompt_logits();
-  for (std::int32_t i = end - planned.num_prompt_logits; i < end; ++i) {
+NANOVLLM_INLINE void StepSampling::fill_draw(RequestSequence& sequence, std::int32_t position,
+                                             std::vector<Fault>& faults) {
+  rows_.rows.push_back(sequence.sampling_row(position));
+  if (sequence.is_chosen) {
+    lists_edited_.resize(rows_.rows.size());
+    lists_edited_.back() = true;
+  }
+  if (sequence.has_rules() && sequence.status != SequenceStatus::finished) {
+    const std::size_t num_banned = rows_.banned.values.size();
+    const std::size_t num_bits = edits_.masks.size();
+    try {
+      fill_rules(sequence, position);
+    } catch (...) {
+      faults.emplace_back(&sequence.request(), std::current_exception());
+      rows_.banned.values.resize(num_banned);
+      edits_.masks.resize(num_bits);
+    }
+  }
+  rows_.banned.end_row();
+}
+
+NANOVLLM_INLINE void StepSampling::fill_scores(const RequestSequence& sequence,
+                                               const RowUse& scores) {
+  for (std::int32_t i = scores.first; i < scores.end(); ++i) {
     end_edits(rows_.rows.size());
     rows_.rows.push_back({.temperature = 0, .num_logprobs = *sequence.params().prompt_logprobs});
     rows_.banned.end_row();
@@ -216,7 +221,7 @@ NANOVLLM_INLINE void StepSampling::fill_prompt_rows(const PlannedSequence& plann
   }
 }
 
-NANOVLLM_INLINE void StepSampling::fill_row(RequestSequence& sequence, std::int32_t position) {
+NANOVLLM_INLINE void StepSampling::fill_rules(RequestSequence& sequence, std::int32_t position) {
   if (sequence.is_chosen && !sequence.request().chooser()->is_alive(sequence.sample())) return;
   const auto num_masks = static_cast<std::int64_t>(edits_.masks.size()) / mask_words(vocab_size_);
   biases_.clear();

@@ -10,7 +10,6 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/step/executor_steps.hpp"
 #include "nanovllm/engine/step/step_kv.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"

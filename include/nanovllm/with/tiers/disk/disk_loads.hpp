@@ -249,7 +249,7 @@ class DiskLoads {
     w.newest_step = newest_step;
     const Sequence& s = *request.sequences().front();
     const bool is_held = s.continues != nullptr && s.continues->num_computed_tokens > 0;
-    const bool computes_all = s.num_prompt_logits_left > 0;
+    const bool computes_all = s.scores.count > 0;
     if (is_held || computes_all || undone_step_ || disk_->size() == 0) return false;
     const PrefixMatch match = blocks_.match(s.tokens, s.salt);
     const std::span<const TokenId> tokens(s.tokens);
