@@ -7,10 +7,9 @@
 #include <memory>
 #include <new>
 #include <span>
-#include <utility>
 #include <vector>
 
-#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/inbox.hpp"
@@ -25,75 +24,29 @@ namespace nanovllm {
 class BatchGenerate {
  public:
   /// @param on_progress  may be empty.
-  BatchGenerate(Frontend& frontend, Inbox& inbox, const GenerateCallback& on_progress)
-      : frontend_(frontend), inbox_(inbox), on_progress_(on_progress), before_(inbox.counters()) {}
+  BatchGenerate(Frontend& frontend, Inbox& inbox, const GenerateCallback& on_progress);
 
   BatchGenerate(const BatchGenerate&) = delete;
   BatchGenerate& operator=(const BatchGenerate&) = delete;
 
-  ~BatchGenerate() {
-    for (std::size_t i = num_ended_; i < requests_.size(); ++i) {
-      if (requests_[i] && !requests_[i]->has_ended()) inbox_.abort(requests_[i]->id());
-    }
-  }
+  ~BatchGenerate();
 
   /// Submits `prompts` and calls `step` until all are done. `params` has one entry for all of them
   /// or one each. A prompt that cannot be served costs itself alone: its output says why. Where
   /// there is no memory to go on, throws Error.
   [[nodiscard]] std::vector<Output> run(std::span<const Prompt> prompts,
                                         std::span<const SamplingParams> params,
-                                        const std::function<void()>& step) try {
-    outputs_.resize(prompts.size());
-    requests_.reserve(prompts.size());
-    for (std::size_t i = 0; i < prompts.size(); ++i) {
-      requests_.push_back(submit(prompts[i], params[params.size() == 1 ? 0 : i], outputs_[i]));
-    }
-    for (report(); !is_done(); report()) step();
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i]) outputs_[i] = std::move(requests_[i]->output());
-    }
-    return std::move(outputs_);
-  } catch (const std::bad_alloc& error) {  // programs catch Error
-    throw Error(concat("generate: no memory to go on (", error.what(), ")"));
-  }
+                                        const std::function<void()>& step);
 
  private:
   /// Null when the prompt is refused; `output` says why.
   std::shared_ptr<Request> submit(const Prompt& prompt, const SamplingParams& params,
-                                  Output& output) {
-    try {
-      return frontend_.submit(prompt, params, {});
-    } catch (...) {
-      output = output_of_refusal();
-      return nullptr;
-    }
-  }
+                                  Output& output);
 
   /// Requests end in about the order of their submission, so few are looked at twice.
-  [[nodiscard]] bool is_done() {
-    while (num_ended_ < requests_.size() &&
-           (!requests_[num_ended_] || requests_[num_ended_]->has_ended())) {
-      ++num_ended_;
-    }
-    return num_ended_ == requests_.size();
-  }
+  [[nodiscard]] bool is_done();
 
-  void report() const {
-    if (!on_progress_) return;
-    const EngineStats now = inbox_.counters();
-    const auto rate = [](std::int64_t tokens, double seconds) {
-      return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
-    };
-    std::int64_t num_finished = 0;
-    for (const auto& request : requests_) num_finished += !request || request->has_ended() ? 1 : 0;
-    on_progress_(
-        {.num_finished = num_finished,
-         .num_requests = static_cast<std::int64_t>(requests_.size()),
-         .prefill_tokens_per_second = rate(now.num_prefill_tokens - before_.num_prefill_tokens,
-                                           now.prefill_seconds - before_.prefill_seconds),
-         .decode_tokens_per_second = rate(now.num_decode_tokens - before_.num_decode_tokens,
-                                          now.decode_seconds - before_.decode_seconds)});
-  }
+  void report() const;
 
   Frontend& frontend_;
   Inbox& inbox_;
@@ -105,3 +58,78 @@ class BatchGenerate {
 };
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE BatchGenerate::BatchGenerate(Frontend& frontend, Inbox& inbox,
+                                             const GenerateCallback& on_progress)
+    : frontend_(frontend), inbox_(inbox), on_progress_(on_progress), before_(inbox.counters()) {}
+
+NANOVLLM_INLINE BatchGenerate::~BatchGenerate() {
+  for (std::size_t i = num_ended_; i < requests_.size(); ++i) {
+    if (requests_[i] && !requests_[i]->has_ended()) inbox_.abort(requests_[i]->id());
+  }
+}
+
+NANOVLLM_INLINE std::vector<Output> BatchGenerate::run(std::span<const Prompt> prompts,
+                                                       std::span<const SamplingParams> params,
+                                                       const std::function<void()>& step) try {
+  outputs_.resize(prompts.size());
+  requests_.reserve(prompts.size());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    requests_.push_back(submit(prompts[i], params[params.size() == 1 ? 0 : i], outputs_[i]));
+  }
+  for (report(); !is_done(); report()) step();
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i]) outputs_[i] = std::move(requests_[i]->output());
+  }
+  return std::move(outputs_);
+} catch (const std::bad_alloc& error) {  // programs catch Error
+  throw Error(concat("generate: no memory to go on (", error.what(), ")"));
+}
+
+NANOVLLM_INLINE std::shared_ptr<Request> BatchGenerate::submit(const Prompt& prompt,
+                                                               const SamplingParams& params,
+                                                               Output& output) {
+  try {
+    return frontend_.submit(prompt, params, {});
+  } catch (...) {
+    output = output_of_refusal();
+    return nullptr;
+  }
+}
+
+NANOVLLM_INLINE bool BatchGenerate::is_done() {
+  while (num_ended_ < requests_.size() &&
+         (!requests_[num_ended_] || requests_[num_ended_]->has_ended())) {
+    ++num_ended_;
+  }
+  return num_ended_ == requests_.size();
+}
+
+NANOVLLM_INLINE void BatchGenerate::report() const {
+  if (!on_progress_) return;
+  const EngineStats now = inbox_.counters();
+  const auto rate = [](std::int64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+  };
+  std::int64_t num_finished = 0;
+  for (const auto& request : requests_) num_finished += !request || request->has_ended() ? 1 : 0;
+  on_progress_(
+      {.num_finished = num_finished,
+       .num_requests = static_cast<std::int64_t>(requests_.size()),
+       .prefill_tokens_per_second = rate(now.num_prefill_tokens - before_.num_prefill_tokens,
+                                         now.prefill_seconds - before_.prefill_seconds),
+       .decode_tokens_per_second = rate(now.num_decode_tokens - before_.num_decode_tokens,
+                                        now.decode_seconds - before_.decode_seconds)});
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
