@@ -12,7 +12,6 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
-#include "nanovllm/model/layers/rotary_attention.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/qwen3/blocks.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
