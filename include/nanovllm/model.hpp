@@ -1,6 +1,7 @@
 #pragma once
 /// Networks in terms of ops: what a model is, its layers, Qwen3.
 
+#include "nanovllm/model/family.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/generation_config.hpp"
 #include "nanovllm/model/layers/attention.hpp"
