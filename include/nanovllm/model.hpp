@@ -1,6 +1,7 @@
 #pragma once
 /// Networks in terms of ops: what a model is, its layers, Qwen3.
 
+#include "nanovllm/model/family.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/generation_config.hpp"
 #include "nanovllm/model/layers/attention.hpp"
@@ -9,9 +10,9 @@
 #include "nanovllm/model/layers/mlp.hpp"
 #include "nanovllm/model/layers/norm.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
-#include "nanovllm/model/layers/rotary_attention.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/parameter_list.hpp"
+#include "nanovllm/model/qwen3/blocks.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"

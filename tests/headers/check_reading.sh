@@ -64,7 +64,7 @@ strangers=$(find ../include -name '*.hpp' -o -name '*.cuh' -o -name '*.inc' | LC
         while ((getline line < files[i]) > 0) {
           gsub(/"([^"\\]|\\.)*"/, "", line)
           sub(/\/\/.*/, "", line)
-          collect(line, "(struct|class|enum|union|concept) +", "^ *(final)? *[:{=]", here)
+          collect(line, "(struct|class|enum class|enum|union|concept) +", "^ *(final)? *[:{=]", here)
           collect(line, "using +", "^ *=", here)
           if (!is_listed) continue
           collect(line, "(class|typename|Element|[A-Z][A-Za-z]*Like(<[^>]*>)?) +", "^ *[,>=]", parameters)

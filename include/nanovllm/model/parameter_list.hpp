@@ -17,11 +17,25 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/family.hpp"
 #include "nanovllm/model/stored_matrix.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/ops/weight_format.hpp"
 
 namespace nanovllm {
+
+/// Where in a checkpoint modules of a family are, and what a rank keeps of them.
+struct ModulePlace {
+  RankSizes sizes;
+  std::string prefix{};     ///< ahead of their names
+  std::size_t layer = 0;    ///< the number in their names
+  std::int64_t item = 0;    ///< the second one
+  bool transposed = false;  ///< projections are [in, out] there
+
+  [[nodiscard]] std::string name_of(const FamilyModule& module, const char* tensor) const {
+    return concat(prefix, with_number(with_number(module.name, layer), item), tensor);
+  }
+};
 
 /// Parameters of element `T` in the memory of a backend, which they and the list refer to.
 template <Element T, class Backend>
@@ -92,6 +106,37 @@ class ParameterList {
     add_part(std::move(name), size, shard, vector, first, T(0.f));
   }
 
+  /// A matrix of a family's table, or part `part` of it: what this rank keeps as rows
+  /// [first_row, …) of `matrix`. Returns the row after them.
+  template <class Matrix>
+  std::int64_t add_matrix(const ModulePlace& at, const FamilyModule& module, Matrix& matrix,
+                          std::int64_t first_row = 0, std::int64_t part = 0) {
+    const std::int64_t rows = module.parts * module.rows(at.sizes.all);
+    const std::int64_t columns = module.columns(at.sizes.all);
+    Shard shard = shard_of(module, at.sizes, part);
+    if (at.transposed && module.is_projection()) {
+      if (shard.dim) shard.dim = 1 - *shard.dim;
+      add_transposed(at.name_of(module, ".weight"), {columns, rows}, shard, matrix, first_row);
+    } else {
+      add_matrix(at.name_of(module, ".weight"), {rows, columns}, shard, matrix, first_row);
+    }
+    return first_row + module.rows(at.sizes.own);
+  }
+
+  /// Its bias, likewise. It is whole where it follows a sum over ranks.
+  std::int64_t add_bias(const ModulePlace& at, const FamilyModule& module, Vector& vector,
+                        std::int64_t first = 0, std::int64_t part = 0) {
+    const bool divided = module.role == ModuleRole::by_rows;
+    add_bias(at.name_of(module, ".bias"), module.parts * module.rows(at.sizes.all),
+             divided ? shard_of(module, at.sizes, part) : Shard{}, vector, first);
+    return first + module.rows(at.sizes.own);
+  }
+
+  /// A norm of the table.
+  void add_vector(const ModulePlace& at, const FamilyModule& module, Vector& vector) {
+    add_vector(at.name_of(module, ".weight"), vector);
+  }
+
   /// Streams the parameters in; tensors of the names `ignored` may be there and are not read.
   /// Throws one LoadError that names missing, surplus and misshapen tensors (`check_parameters`).
   void load(const Checkpoint& checkpoint, std::span<const std::string> ignored = {},
@@ -118,6 +163,18 @@ class ParameterList {
   }
 
  private:
+  static Shard shard_of(const FamilyModule& module, const RankSizes& sizes, std::int64_t part) {
+    if (module.role == ModuleRole::table) return {};
+    const int dim = module.role == ModuleRole::by_columns ? 1 : 0;
+    const Extent extent = dim == 1 ? module.columns : module.rows;
+    const bool is_vocabulary = module.role == ModuleRole::vocabulary;
+    const std::int64_t all = extent(sizes.all);
+    const std::int64_t own = is_vocabulary ? sizes.vocab_rows : extent(sizes.own);
+    const std::int64_t begin = std::min(all, sizes.rank * own), end = std::min(all, begin + own);
+    if (module.parts == 1 && end - begin == all) return {};
+    return {dim, part * all + begin, part * all + end};
+  }
+
   template <class Matrix>
   static void check_first_row(const std::string& name, std::int64_t first_row) {
     if constexpr (requires { requires Matrix::kAnyFirstRow; }) return;

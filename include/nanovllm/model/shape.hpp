@@ -137,16 +137,15 @@ class RankShares {
       : num_ranks_(num_ranks), setting_(setting) {}
 
   /// A rank's share of `size`.
-  [[nodiscard]] std::int64_t divide(const char* field, std::size_t size) {
-    if (size % static_cast<std::size_t>(num_ranks_) != 0)
+  [[nodiscard]] std::int64_t divide(const char* field, std::int64_t size) {
+    if (size % num_ranks_ != 0)
       problems_ += concat(problems_.empty() ? "" : ", ", field, " = ", size);
-    return static_cast<std::int64_t>(size) / num_ranks_;
+    return size / num_ranks_;
   }
 
   /// Rows of a rank's shard of the vocabulary: equal for all ranks and, where there are several, a
   /// multiple of 64. The last shards may have fewer tokens, or none.
-  [[nodiscard]] std::int64_t vocab_rows(std::size_t size) const {
-    const auto vocab = static_cast<std::int64_t>(size);
+  [[nodiscard]] std::int64_t vocab_rows(std::int64_t vocab) const {
     if (num_ranks_ == 1) return vocab;
     return align_up(ceil_div(vocab, std::int64_t{num_ranks_}), std::int64_t{64});
   }
@@ -203,6 +202,12 @@ typename Config::Shape resolve(const Config& config) {
   return given;
 }
 
+/// `config`. Throws as `resolve` does.
+template <auto kShape, class Config>
+[[nodiscard]] const Config& resolved(const Config& config) {
+  return static_cast<void>(resolve<kShape>(config)), config;
+}
+
 /// A config of the sizes of `kShape`, all of which must be fixed: for an engine with random
 /// weights.
 template <auto kShape>
@@ -225,6 +230,22 @@ template <auto kShape>
   });
   return out;
 }
+
+/// What all models of a shape have: a family has a `divide(config, rank, num_ranks)`.
+template <auto kShape>
+struct ShapedModel {
+  static constexpr auto shape = kShape;
+  using Config = typename std::remove_cvref_t<decltype(kShape)>::Config;
+
+  /// In which sizes `config` is not of `kShape`; empty if it is.
+  [[nodiscard]] static std::string mismatch(const Config& config) {
+    return detail::shape_differences(kShape, shape_of(config)).text();
+  }
+  /// Throws ConfigError where `num_ranks`, at least 1, cannot divide such a model.
+  static void check_ranks(const Config& config, int num_ranks) {
+    static_cast<void>(divide(config, 0, num_ranks));
+  }
+};
 
 /// The model that a shape is of, as `Qwen3<kShape>`.
 template <auto kShape>

@@ -3,6 +3,5 @@
 
 #include "nanovllm/with/gpt2/config.hpp"
 #include "nanovllm/with/gpt2/gpt2.hpp"
-#include "nanovllm/with/gpt2/layers.hpp"
 #include "nanovllm/with/gpt2/ops.hpp"
 #include "nanovllm/with/gpt2/shapes.hpp"

@@ -15,6 +15,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/with/gguf/gguf_blocks.hpp"
+#include "nanovllm/with/gpt2/config.hpp"
+#include "nanovllm/with/moe/qwen3_moe/config.hpp"
 #include "safetensors_writer.hpp"
 #include "with/gguf/gguf_writer.hpp"
 

@@ -24,7 +24,7 @@ nlohmann::json small() {
 }
 
 Weights load(const std::filesystem::path& path, CpuBackend& backend, int rank = 0, int ranks = 1) {
-  Weights out(shape_of(Gpt2Config::load(path)), rank, ranks);
+  Weights out(Gpt2Config::load(path), rank, ranks);
   out.load(Checkpoint(path), backend);
   return out;
 }
@@ -114,10 +114,10 @@ TEST_CASE("what is missing or left over in GPT-2's files is named", "[gpt2][weig
   nlohmann::json deeper = small();
   deeper["n_layer"] = 3;
   const Gpt2Files files(small(), kSeed), surplus(deeper, kSeed);
-  Weights three(shape_of(Gpt2Config::load(surplus.path())), 0, 1);
+  Weights three(Gpt2Config::load(surplus.path()), 0, 1);
   CHECK_THROWS_WITH(three.load(Checkpoint(files.path()), backend),
                     Contains("'transformer.h.2.attn.c_attn.weight' is missing"));
-  Weights two(shape_of(Gpt2Config::load(files.path())), 0, 1);
+  Weights two(Gpt2Config::load(files.path()), 0, 1);
   CHECK_THROWS_WITH(two.load(Checkpoint(surplus.path()), backend),
                     Contains("'transformer.h.2.ln_1.bias' [12] is in the checkpoint, but not in"));
 }
@@ -125,7 +125,7 @@ TEST_CASE("what is missing or left over in GPT-2's files is named", "[gpt2][weig
 TEST_CASE("GPT-2's noise leaves biases zero and norms one", "[gpt2][weights]") {
   CpuBackend backend({.num_threads = 1});
   const Gpt2Config config = Gpt2Config::from_json(small().dump());
-  Weights weights(shape_of(config), 0, 1);
+  Weights weights(config, 0, 1);
   weights.randomize(5, backend);
   const Weights::Layer& layer = weights.layer(0);
   for (std::size_t i = 0; i < 36; ++i) CHECK(layer.qkv_bias.data()[i] == 0);

@@ -1,6 +1,8 @@
 #pragma once
-/// config.json of a Qwen3 checkpoint, in the spelling of transformers 4.x and of 5.x.
+/// config.json of a Qwen3 checkpoint, in the spelling of transformers 4.x and of 5.x, and the table
+/// of its tensors.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -13,12 +15,47 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/model/config_fields.hpp"
+#include "nanovllm/model/family.hpp"
 #include "nanovllm/model/generation_config.hpp"
 #include "nanovllm/model/model_head.hpp"
 #include "nanovllm/model/rope_config.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
 
 namespace nanovllm {
+
+/// What tensors a Qwen3 has.
+namespace qwen3_modules {
+
+using namespace extents;
+using Role = ModuleRole;
+
+inline constexpr FamilyModule embedding{"model.embed_tokens", "token_embd", Role::vocabulary, vocab,
+                                        hidden},
+    input_norm{"model.layers.#.input_layernorm", "blk.#.attn_norm", Role::norm, hidden},
+    q_proj{"model.layers.#.self_attn.q_proj", "blk.#.attn_q", Role::by_rows, q, hidden},
+    k_proj{"model.layers.#.self_attn.k_proj", "blk.#.attn_k", Role::by_rows, kv, hidden},
+    v_proj{"model.layers.#.self_attn.v_proj", "blk.#.attn_v", Role::by_rows, kv, hidden},
+    q_norm{"model.layers.#.self_attn.q_norm", "blk.#.attn_q_norm", Role::norm, head},
+    k_norm{"model.layers.#.self_attn.k_norm", "blk.#.attn_k_norm", Role::norm, head},
+    o_proj{"model.layers.#.self_attn.o_proj", "blk.#.attn_output", Role::by_columns, hidden, q},
+    post_norm{"model.layers.#.post_attention_layernorm", "blk.#.ffn_norm", Role::norm, hidden},
+    gate_proj{"model.layers.#.mlp.gate_proj", "blk.#.ffn_gate", Role::by_rows, width, hidden},
+    up_proj{"model.layers.#.mlp.up_proj", "blk.#.ffn_up", Role::by_rows, width, hidden},
+    down_proj{"model.layers.#.mlp.down_proj", "blk.#.ffn_down", Role::by_columns, hidden, width},
+    final_norm{"model.norm", "output_norm", Role::norm, hidden},
+    lm_head{"lm_head", "output", Role::vocabulary, vocab, hidden},
+    score{"score", "cls.output", Role::table};
+inline constexpr std::array qkv{q_proj, k_proj, v_proj};
+inline constexpr std::array mlp{gate_proj, up_proj, down_proj};
+inline constexpr std::array all{input_norm, q_proj,    k_proj,     v_proj,    q_norm,
+                                k_norm,     o_proj,    post_norm,  gate_proj, up_proj,
+                                down_proj,  embedding, final_norm, lm_head,   score};
+
+}  // namespace qwen3_modules
+
+inline constinit FamilyTable kQwen3Table{"qwen3", qwen3_modules::all, "num_attention_heads",
+                                         "num_key_value_heads", "intermediate_size"};
+inline const bool kHasQwen3Table = FamilyTable::add(kQwen3Table);
 
 /// What the engine needs to know about a checkpoint. `load` and `from_json` guarantee the ranges
 /// given here and ModelLimits.
@@ -57,6 +94,9 @@ struct Qwen3Config {
                                              std::string_view generation_text = {},
                                              std::string_view source = "config.json");
 };
+
+/// The sizes of all ranks together.
+[[nodiscard]] DecoderSizes sizes_of(const Qwen3Config& config);
 
 /// How many weights a model of these sizes has, within 1%: what its matrices hold. No overflow for
 /// sizes within ModelLimits.
@@ -103,13 +143,19 @@ void load_as_qwen3(const Checkpoint& checkpoint, const Qwen3Spelling& spelling, 
 
 namespace nanovllm {
 
+NANOVLLM_INLINE DecoderSizes sizes_of(const Qwen3Config& config) {
+  return {config.hidden_size,
+          config.num_hidden_layers,
+          config.vocab_size,
+          config.intermediate_size,
+          {config.num_attention_heads, config.num_key_value_heads, config.head_dim}};
+}
+
 NANOVLLM_INLINE std::int64_t num_parameters(const Qwen3Config& config) {
-  const std::int64_t heads = config.num_attention_heads + config.num_key_value_heads;
-  const std::int64_t layer =
-      config.hidden_size * (2 * heads * config.head_dim + 3 * config.intermediate_size);
-  const std::int64_t vocab = config.vocab_size * config.hidden_size;
-  const bool has_second = config.head == ModelHead::tokens && !config.tie_word_embeddings;
-  return config.num_hidden_layers * layer + vocab * (has_second ? 2 : 1);
+  const DecoderSizes sizes = sizes_of(config);
+  const bool has_head = config.head == ModelHead::tokens && !config.tie_word_embeddings;
+  return size_of(qwen3_modules::all, sizes) -
+         (has_head ? 0 : size_of({&qwen3_modules::lm_head, 1}, sizes));
 }
 
 namespace detail {

@@ -2,9 +2,7 @@
 /// The Qwen3 dense transformer, written once against the contracts in `ops/`.
 /// Source: transformers, models/qwen3/modeling_qwen3.py; docs/numerics.md lists the departures.
 
-#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -12,7 +10,6 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
-#include "nanovllm/model/layers/rotary_attention.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/qwen3/blocks.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
@@ -26,65 +23,76 @@
 
 namespace nanovllm {
 
-/// Attention of a layer of these traits.
-template <Qwen3Traits kTraits, class Context, class Heads>
-using Qwen3AttentionOf = std::conditional_t<kTraits.norms_heads, Qwen3Attention<Context, Heads>,
+/// Attention of a layer that norms its heads, or does not.
+template <bool kNormsHeads, class Context, class Heads>
+using Qwen3AttentionOf = std::conditional_t<kNormsHeads, Qwen3Attention<Context, Heads>,
                                             RotaryAttention<Context, Heads>>;
 
-/// One rank's share of a Qwen3 model, see `Decoder`.
+/// One rank's share of a model with layers as a Qwen3's, each with an `Mlp`; see `Decoder`.
 ///
 /// `kShape` fixes sizes at compile time; fields left dynamic come from config.json. `Communicator`
-/// joins the ranks of a tensor-parallel group: q, k, v, gate and up are split by output rows
-/// (whole heads), o and down by input columns, lm_head and a tied embedding by vocabulary.
-template <Qwen3Shape kShape, class ElementsT, class Backend, class Communicator,
-          Qwen3Traits kTraits = Qwen3Traits{}>
-class Qwen3Network
+/// joins the ranks of a tensor-parallel group, which divide the model as its table says
+/// (`qwen3_modules`).
+template <auto kShape, class ElementsT, class Backend, class Communicator, class Layer,
+          template <class> class Mlp>
+class Qwen3NetworkOf
     : public Decoder<
           LayerContext<ElementsT, Backend, Communicator>,
-          Qwen3Weights<typename ElementsT::Weight, Backend, typename ElementsT::KvElement, kTraits>,
-          Qwen3AttentionOf<kTraits, LayerContext<ElementsT, Backend, Communicator>,
+          Qwen3WeightsOf<Layer, typename ElementsT::Weight, Backend, typename ElementsT::KvElement>,
+          Qwen3AttentionOf<Layer::kTraits.norms_heads,
+                           LayerContext<ElementsT, Backend, Communicator>,
                            decltype(head_shape_of<kShape>())>,
-          Qwen3Mlp<LayerContext<ElementsT, Backend, Communicator>>> {
+          Mlp<LayerContext<ElementsT, Backend, Communicator>>> {
   static_assert(check_backend<Backend, ElementsT>());
 
-  using Context = typename Qwen3Network::Decoder::Context;
+  using Context = typename Qwen3NetworkOf::Decoder::Context;
   using Matrix = typename Context::Matrix;
   using Norm = InputNorm<typename Context::Weight>;
   using Heads = decltype(head_shape_of<kShape>());
 
  public:
-  using Weights = typename Qwen3Network::Decoder::Weights;
+  using Weights = typename Qwen3NetworkOf::Decoder::Weights;
 
   /// Allocates weights, activations and the backend's scratch memory for steps within `limits`.
   /// `backend` and `comm` must outlive the network.
-  Qwen3Network(const Qwen3Config& config, const StepLimits& limits, Backend& backend,
-               Communicator& comm)
-      : Qwen3Network::Decoder(config,
-                              Weights(config, resolve<kShape>(config), comm.rank(), comm.size()),
-                              static_cast<float>(config.rms_norm_eps), limits, backend, comm) {}
+  Qwen3NetworkOf(const typename Layer::Config& config, const StepLimits& limits, Backend& backend,
+                 Communicator& comm)
+      : Qwen3NetworkOf::Decoder(config, Weights(resolved<kShape>(config), comm.rank(), comm.size()),
+                                static_cast<float>(config.rms_norm_eps), limits, backend, comm) {}
 
-  /// All weight matrices of a step, for backends that tune their kernels.
+  /// The weight matrices of a step, but for those of experts, for backends that tune their kernels.
   [[nodiscard]] Projections<typename Context::Activation, Matrix, typename Context::Weight, Heads,
                             typename Context::Table>
   projections() const {
     using Role = ProjectionRole;
-    using Layer = typename Weights::Layer;
+    constexpr bool kNormsHeads = Layer::kTraits.norms_heads;
     const StepLimits& limits = this->limits();
     const std::int64_t rows = limits.max_num_batched_tokens;
     const bool sums = this->stream().accumulates();
     // With several ranks a norm follows a sum over them, and stays a separate op.
     const Norm norm =
         sums ? this->stream().norm_of(view_of(this->weights().layer(0).input_norm)) : Norm{};
-    return {.list = {{kTraits.norms_heads ? Role::qkv : Role::plain, this->all(&Layer::qkv),
-                      kTraits.norms_heads ? norm : Norm{}, false, rows},
-                     {Role::output, this->all(&Layer::o), Norm{}, sums, rows},
-                     {Role::gate_up, this->all(&Layer::gate_up), norm, false, rows},
-                     {Role::down, this->all(&Layer::down), Norm{}, sums, rows}},
+    std::vector<Projection<Matrix, typename Context::Weight>> list{
+        {kNormsHeads ? Role::qkv : Role::plain, this->all(&Layer::qkv), kNormsHeads ? norm : Norm{},
+         false, rows},
+        {Role::output, this->all(&Layer::o), Norm{}, sums, rows}};
+    if constexpr (Layer::kIsDense) {
+      list.push_back({Role::gate_up, this->all(&Layer::gate_up), norm, false, rows});
+      list.push_back({Role::down, this->all(&Layer::down), Norm{}, sums, rows});
+    }
+    return {.list = std::move(list),
             .logits = {Role::plain, this->weights().lm_heads(), Norm{}, false, limits.max_num_seqs},
             .kv_heads = {this->num_kv_heads(), this->head_dim()},
             .max_seqs = limits.max_num_seqs};
   }
 };
+
+/// That of a dense Qwen3.
+template <Qwen3Shape kShape, class ElementsT, class Backend, class Communicator,
+          Qwen3Traits kTraits = Qwen3Traits{}>
+using Qwen3Network =
+    Qwen3NetworkOf<kShape, ElementsT, Backend, Communicator,
+                   Qwen3DenseLayer<typename ElementsT::Weight, Backend, kTraits>, Qwen3Mlp>;
 
 /// The `Network` of a family that is built as Qwen3 is, whose config derives from Qwen3Config and
 /// is read by `load_as_qwen3`.
@@ -93,23 +101,10 @@ using NetworkAsQwen3 = Qwen3Network<shapes::qwen3_any, Elements, Backend, Commun
 
 /// Names the Qwen3 family at shape `kShape`: the `Model` of `Engine<Model, Policy>`.
 template <Qwen3Shape kShape>
-struct Qwen3 {
-  static constexpr Qwen3Shape shape = kShape;
+struct Qwen3 : ShapedModel<kShape> {
   static constexpr ModelFamily kFamily{.model_type = "qwen3",
                                        .architecture = "Qwen3ForCausalLM",
                                        .others = {"Qwen3ForSequenceClassification", "Qwen3Model"}};
-
-  using Config = Qwen3Config;
-
-  /// In which sizes `config` is not of `kShape`; empty if it is.
-  [[nodiscard]] static std::string mismatch(const Config& config) {
-    return detail::shape_differences(kShape, shape_of(config)).text();
-  }
-
-  /// Throws ConfigError where `num_ranks`, at least 1, cannot divide such a model.
-  static void check_ranks(const Config& config, int num_ranks) {
-    static_cast<void>(Qwen3Shard(shape_of(config), 0, num_ranks));
-  }
 
   template <class Elements, class Backend, class Communicator>
   using Network = Qwen3Network<kShape, Elements, Backend, Communicator>;

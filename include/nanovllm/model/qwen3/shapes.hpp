@@ -80,7 +80,8 @@ inline constexpr auto detail::kNamedShapes<Qwen3Shape> =
 
 /// What a shape fixes about the heads of attention. Ranks divide both kinds of heads, so that the
 /// group is the same on each.
-template <Qwen3Shape kShape>
+template <auto kShape>
+requires requires { kShape.num_kv_heads; }
 [[nodiscard]] constexpr auto head_shape_of() {
   constexpr int kHeads = detail::fixed_or_zero(kShape.num_heads);
   constexpr int kKvHeads = detail::fixed_or_zero(kShape.num_kv_heads);

@@ -13,6 +13,7 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/checkpoint_like.hpp"
+#include "nanovllm/model/qwen3/config.hpp"  // its table
 #include "nanovllm/with/gguf/gguf_file.hpp"
 
 namespace nanovllm {
@@ -25,8 +26,9 @@ struct GgufTensorName {
   std::optional<std::string> rest{};  ///< of a tensor of experts
 };
 
-/// The name of `tensor` in a file of that architecture ("qwen3", "qwen3moe", "gpt2"). One that is
-/// not known, and every one of other architectures, stays as it is, so that a loader names it.
+/// The name of `tensor` in a file of that architecture, by the FamilyTable of that name; a program
+/// has those of the families that it includes. One that is not known, and every one of other
+/// architectures, stays as it is, so that a loader names it.
 [[nodiscard]] GgufTensorName gguf_tensor_name(std::string_view architecture,
                                               std::string_view tensor);
 
@@ -68,13 +70,12 @@ static_assert(CheckpointLike<GgufCheckpoint>);
 #if NANOVLLM_BODIES
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/file_dtype.hpp"
+#include "nanovllm/model/family.hpp"
 #include "nanovllm/with/gguf/gguf_blocks.hpp"
 #include "nanovllm/with/gguf/gguf_config.hpp"
 #include "nanovllm/with/gguf/gguf_tokenizer.hpp"
@@ -82,88 +83,23 @@ static_assert(CheckpointLike<GgufCheckpoint>);
 
 namespace nanovllm {
 
-namespace detail {
-
-/// A module of a model, by its name in a GGUF file and in Hugging Face's.
-struct ModuleName {
-  std::string_view gguf, hugging_face;
-};
-
-/// How the modules of one family are called, ahead of ".weight" and ".bias".
-struct ModuleNames {
-  std::string_view layers;  ///< "model.layers."; the number of the layer follows
-  std::span<const ModuleName> in_layer;
-  std::span<const ModuleName> others;
-};
-
-inline constexpr std::array<ModuleName, 12> kQwen3Layer{{{"attn_norm", "input_layernorm"},
-                                                         {"attn_q", "self_attn.q_proj"},
-                                                         {"attn_k", "self_attn.k_proj"},
-                                                         {"attn_v", "self_attn.v_proj"},
-                                                         {"attn_output", "self_attn.o_proj"},
-                                                         {"attn_q_norm", "self_attn.q_norm"},
-                                                         {"attn_k_norm", "self_attn.k_norm"},
-                                                         {"ffn_norm", "post_attention_layernorm"},
-                                                         {"ffn_gate", "mlp.gate_proj"},
-                                                         {"ffn_up", "mlp.up_proj"},
-                                                         {"ffn_down", "mlp.down_proj"},
-                                                         {"ffn_gate_inp", "mlp.gate"}}};
-inline constexpr std::array<ModuleName, 4> kQwen3Others{{{"token_embd", "model.embed_tokens"},
-                                                         {"output_norm", "model.norm"},
-                                                         {"output", "lm_head"},
-                                                         {"cls.output", "score"}}};
-/// After "model.layers.N.mlp.experts.E.".
-inline constexpr std::array<ModuleName, 3> kExperts{
-    {{"ffn_gate_exps", "gate_proj"}, {"ffn_up_exps", "up_proj"}, {"ffn_down_exps", "down_proj"}}};
-
-inline constexpr std::array<ModuleName, 6> kGpt2Layer{{{"attn_norm", "ln_1"},
-                                                       {"attn_qkv", "attn.c_attn"},
-                                                       {"attn_output", "attn.c_proj"},
-                                                       {"ffn_norm", "ln_2"},
-                                                       {"ffn_up", "mlp.c_fc"},
-                                                       {"ffn_down", "mlp.c_proj"}}};
-inline constexpr std::array<ModuleName, 4> kGpt2Others{{{"token_embd", "wte"},
-                                                        {"position_embd", "wpe"},
-                                                        {"output_norm", "ln_f"},
-                                                        {"output", "lm_head"}}};
-
-[[nodiscard]] inline const ModuleName* find_module(std::span<const ModuleName> list,
-                                                   std::string_view gguf) {
-  const auto found = std::ranges::find(list, gguf, &ModuleName::gguf);
-  return found == list.end() ? nullptr : &*found;
-}
-
-}  // namespace detail
-
 NANOVLLM_INLINE GgufTensorName gguf_tensor_name(std::string_view architecture,
                                                 std::string_view tensor) {
   constexpr std::string_view kBlock = "blk.";
-  const GgufTensorName unknown{.name = std::string(tensor)};
-  const bool has_experts = architecture == "qwen3moe";
-  detail::ModuleNames names{"model.layers.", detail::kQwen3Layer, detail::kQwen3Others};
-  if (architecture == "gpt2") {
-    names = {"h.", detail::kGpt2Layer, detail::kGpt2Others};
-  } else if (architecture != "qwen3" && !has_experts) {
-    return unknown;
-  }
-  const std::size_t dot = tensor.rfind('.');
-  if (dot == tensor.npos) return unknown;
-  const std::string_view end = tensor.substr(dot), module = tensor.substr(0, dot);
-  if (!module.starts_with(kBlock)) {
-    const detail::ModuleName* const found = detail::find_module(names.others, module);
-    return found == nullptr ? unknown : GgufTensorName{concat(found->hugging_face, end)};
-  }
-  const std::size_t behind = module.find('.', kBlock.size());
-  if (behind == module.npos) return unknown;
-  const std::string_view number = module.substr(kBlock.size(), behind - kBlock.size());
-  const std::string_view in_layer = module.substr(behind + 1);
-  const std::string layer = concat(names.layers, number, ".");
-  if (const auto* const found = detail::find_module(names.in_layer, in_layer); found != nullptr)
-    return {concat(layer, found->hugging_face, end)};
-  const detail::ModuleName* const experts =
-      has_experts ? detail::find_module(detail::kExperts, in_layer) : nullptr;
-  if (experts == nullptr) return unknown;
-  return {concat(layer, "mlp.experts."), concat(".", experts->hugging_face, end)};
+  const std::size_t dot = std::min(tensor.rfind('.'), tensor.size());
+  const std::string_view module = tensor.substr(0, dot), end = tensor.substr(dot);
+  const std::size_t after = module.find('.', kBlock.size());
+  const bool in_layer = module.starts_with(kBlock) && after != module.npos;
+  const std::string_view layer =
+      in_layer ? module.substr(kBlock.size(), after - kBlock.size()) : "";
+  const std::string key =
+      in_layer ? concat(kBlock, "#", module.substr(after)) : std::string(module);
+  const FamilyModule* const found = FamilyTable::find(architecture, key);
+  if (found == nullptr || end.empty()) return {std::string(tensor)};
+  const std::string name = concat(with_number(found->name, layer), end);
+  const std::size_t gap = name.find('#');
+  if (gap == name.npos) return {name};
+  return {name.substr(0, gap), name.substr(gap + 1)};
 }
 
 namespace detail {

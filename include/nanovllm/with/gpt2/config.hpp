@@ -1,6 +1,8 @@
 #pragma once
-/// config.json of a GPT-2 checkpoint (GPT2LMHeadModel).
+/// config.json of a GPT-2 checkpoint (GPT2LMHeadModel), and the table of its tensors.
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,10 +12,35 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/model/config_fields.hpp"
+#include "nanovllm/model/family.hpp"
 #include "nanovllm/model/generation_config.hpp"
 #include "nanovllm/model/model.hpp"
 
 namespace nanovllm {
+
+/// What tensors a GPT-2 has.
+namespace gpt2_modules {
+
+using namespace extents;
+using Role = ModuleRole;
+
+inline constexpr FamilyModule embedding{"wte", "token_embd", Role::vocabulary, vocab, hidden},
+    positions{"wpe", "position_embd", Role::table, entries, hidden},
+    attention_norm{"h.#.ln_1", "blk.#.attn_norm", Role::norm, hidden},
+    qkv{"h.#.attn.c_attn", "blk.#.attn_qkv", Role::by_rows, q, hidden, 3},
+    out{"h.#.attn.c_proj", "blk.#.attn_output", Role::by_columns, hidden, q},
+    mlp_norm{"h.#.ln_2", "blk.#.ffn_norm", Role::norm, hidden},
+    fc{"h.#.mlp.c_fc", "blk.#.ffn_up", Role::by_rows, width, hidden},
+    proj{"h.#.mlp.c_proj", "blk.#.ffn_down", Role::by_columns, hidden, width},
+    final_norm{"ln_f", "output_norm", Role::norm, hidden},
+    lm_head{"lm_head", "output", Role::vocabulary, vocab, hidden};
+inline constexpr std::array all{embedding, positions, attention_norm, qkv,        out,
+                                mlp_norm,  fc,        proj,           final_norm, lm_head};
+
+}  // namespace gpt2_modules
+
+inline constinit FamilyTable kGpt2Table{"gpt2", gpt2_modules::all, "n_head", nullptr, "n_inner"};
+inline const bool kHasGpt2Table = FamilyTable::add(kGpt2Table);
 
 /// What the engine needs to know about a checkpoint. `load` and `from_json` guarantee the ranges
 /// given here and ModelLimits. In brackets: the names in the file.
@@ -45,14 +72,23 @@ struct Gpt2Config {
                                             std::string_view source = "config.json");
 };
 
+/// The sizes of all ranks together.
+[[nodiscard]] inline DecoderSizes sizes_of(const Gpt2Config& config) {
+  const std::int64_t heads = std::max<std::int64_t>(config.num_heads, 1);  // 0 was refused
+  return {config.hidden_size,
+          config.num_layers,
+          config.vocab_size,
+          config.intermediate_size,
+          {heads, heads, config.hidden_size / heads},
+          config.num_positions};
+}
+
 /// How many weights a model of these sizes has, within 1%: what its matrices hold. No overflow for
 /// sizes within ModelLimits.
 [[nodiscard]] inline std::int64_t num_parameters(const Gpt2Config& config) {
-  const std::int64_t layer =
-      config.hidden_size * (4 * config.hidden_size + 2 * config.intermediate_size);
-  const std::int64_t vocab = config.vocab_size * config.hidden_size;
-  return config.num_layers * layer + config.num_positions * config.hidden_size +
-         vocab * (config.tie_word_embeddings ? 1 : 2);
+  const DecoderSizes sizes = sizes_of(config);
+  return size_of(gpt2_modules::all, sizes) -
+         (config.tie_word_embeddings ? size_of({&gpt2_modules::lm_head, 1}, sizes) : 0);
 }
 
 /// The longest sequence: there is no row of `wpe` for a later token.

@@ -3,7 +3,6 @@
 /// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, as
 /// transformers' GPT2LMHeadModel computes it.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,13 +13,13 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/family.hpp"
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/shape.hpp"
-#include "nanovllm/model/weights.hpp"
 #include "nanovllm/ops/backend_check.hpp"
 #include "nanovllm/ops/elements.hpp"
 #include "nanovllm/ops/kv_store.hpp"
@@ -29,29 +28,15 @@
 #include "nanovllm/ops/weight_format.hpp"
 #include "nanovllm/with/gpt2/config.hpp"
 #include "nanovllm/with/gpt2/cpu/ops.hpp"
-#include "nanovllm/with/gpt2/layers.hpp"
+#include "nanovllm/with/gpt2/ops.hpp"
 #include "nanovllm/with/gpt2/shapes.hpp"
 
 namespace nanovllm {
 
-/// What one rank of a group holds.
-struct Gpt2Shard {
-  std::int64_t rank = 0;
-  std::int64_t num_heads = 0;
-  std::int64_t intermediate_size = 0;
-  std::int64_t vocab_rows = 0;   ///< rows of the embedding and of lm_head, padding included
-  std::int64_t first_token = 0;  ///< id of the first of them
-
-  /// Throws ConfigError naming every size that `num_ranks` does not divide.
-  Gpt2Shard(const Gpt2Shape& shape, int rank_in, int num_ranks) : rank(rank_in) {
-    detail::RankShares shares(num_ranks);
-    num_heads = shares.divide("n_head", shape.num_heads);
-    intermediate_size = shares.divide("n_inner", shape.intermediate_size);
-    shares.raise();
-    vocab_rows = shares.vocab_rows(shape.vocab_size);
-    first_token = rank * vocab_rows;
-  }
-};
+/// What a rank has. Throws ConfigError naming every size that `num_ranks` does not divide.
+[[nodiscard]] inline RankSizes divide(const Gpt2Config& config, int rank, int num_ranks) {
+  return kGpt2Table.divide(sizes_of(config), rank, num_ranks);
+}
 
 /// Owner of a rank's weights.
 ///
@@ -65,6 +50,7 @@ class Gpt2Weights {
   using Matrix = MatrixOf<Backend, W>;
   using Table = MatrixOf<Backend, W, MatrixRole::vocabulary>;
   using Vector = typename Backend::template Buffer<T>;
+  using List = ParameterList<T, Backend>;
 
  public:
   struct Norm {
@@ -86,17 +72,18 @@ class Gpt2Weights {
     Vector proj_bias;  // [hidden]
   };
 
-  /// Allocates; contents are undefined until `load` or `randomize`.
-  Gpt2Weights(const Gpt2Shape& shape, int rank, int num_ranks)
-      : shape_(shape),
-        shard_(shape, rank, num_ranks),
-        embedding_(shard_.vocab_rows, hidden()),
-        positions_(num_positions(), hidden()),
-        lm_head_(tied() ? 0 : shard_.vocab_rows, tied() ? 0 : hidden()),
+  /// Allocates; contents are undefined until `load` or `randomize`. Throws ConfigError naming every
+  /// size that `num_ranks` does not divide.
+  Gpt2Weights(const Gpt2Config& config, int rank, int num_ranks)
+      : sizes_(divide(config, rank, num_ranks)),
+        tied_(config.tie_word_embeddings),
+        embedding_(sizes_.vocab_rows, hidden()),
+        positions_(config.num_positions, hidden()),
+        lm_head_(tied_ ? 0 : sizes_.vocab_rows, tied_ ? 0 : hidden()),
         final_norm_(make_norm()) {
-    const std::int64_t q_rows = shard_.num_heads * head_dim(), width = shard_.intermediate_size;
+    const std::int64_t q_rows = extents::q(sizes_.own), width = sizes_.own.intermediate_size;
     const auto vector = [](std::int64_t size) { return Vector(static_cast<std::size_t>(size)); };
-    for (std::size_t i = 0; i < shape.num_layers; ++i) {
+    for (std::int64_t i = 0; i < config.num_layers; ++i) {
       layers_.push_back(Layer{.attention_norm = make_norm(),
                               .qkv = Matrix(3 * q_rows, hidden()),
                               .qkv_bias = vector(3 * q_rows),
@@ -118,7 +105,7 @@ class Gpt2Weights {
             std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
     const char* const prefix = checkpoint.find("wte.weight") != nullptr ? "" : "transformer.";
     std::vector<std::string> ignored;
-    if (tied()) ignored.push_back("lm_head.weight");
+    if (tied_) ignored.push_back("lm_head.weight");
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       for (const char* mask : {".attn.bias", ".attn.masked_bias"})
         ignored.push_back(concat(prefix, "h.", i, mask));
@@ -132,101 +119,140 @@ class Gpt2Weights {
 
   /// See `ParameterList::randomize`.
   void randomize(std::uint64_t seed, Backend& backend, float scale = 0.02f) {
-    list_parameters(backend, "", true).randomize(seed, static_cast<int>(shard_.rank), scale);
+    list_parameters(backend, "", true).randomize(seed, sizes_.rank, scale);
   }
 
-  [[nodiscard]] DecoderSizes sizes() const {
-    return {.hidden_size = static_cast<std::int64_t>(shape_.hidden_size),
-            .num_layers = static_cast<std::int64_t>(shape_.num_layers),
-            .vocab_size = static_cast<std::int64_t>(shape_.vocab_size),
-            .intermediate_size = shard_.intermediate_size,
-            .heads = {shard_.num_heads, shard_.num_heads, head_dim()}};
-  }
-  [[nodiscard]] const Gpt2Shard& shard() const { return shard_; }
-  [[nodiscard]] std::int64_t head_dim() const {
-    return static_cast<std::int64_t>(shape_.hidden_size / shape_.num_heads);
-  }
+  [[nodiscard]] const DecoderSizes& sizes() const { return sizes_.own; }
+  [[nodiscard]] const RankSizes& shard() const { return sizes_; }
   [[nodiscard]] const Layer& layer(std::int64_t i) const {
     return layers_[static_cast<std::size_t>(i)];
   }
   [[nodiscard]] const Table& embedding() const { return embedding_; }
   [[nodiscard]] const Table& positions() const { return positions_; }
-  [[nodiscard]] const Table& lm_head() const { return tied() ? embedding_ : lm_head_; }
+  [[nodiscard]] const Table& lm_head() const { return tied_ ? embedding_ : lm_head_; }
   [[nodiscard]] const Norm& final_norm() const { return final_norm_; }
 
  private:
-  [[nodiscard]] std::int64_t hidden() const {
-    return static_cast<std::int64_t>(shape_.hidden_size);
-  }
-  [[nodiscard]] std::int64_t num_positions() const {
-    return static_cast<std::int64_t>(shape_.num_positions);
-  }
-  [[nodiscard]] bool tied() const { return shape_.tie == Tie::yes; }
+  [[nodiscard]] std::int64_t hidden() const { return sizes_.own.hidden_size; }
   [[nodiscard]] Norm make_norm() const {
-    return {Vector(shape_.hidden_size), Vector(shape_.hidden_size)};
+    const auto width = static_cast<std::size_t>(hidden());
+    return {Vector(width), Vector(width)};
   }
 
   /// Every tensor of the checkpoint, the part this rank keeps, and where it goes.
   /// @param is_transposed  the dense layers are [in, out] there.
-  [[nodiscard]] ParameterList<T, Backend> list_parameters(Backend& backend,
-                                                          const std::string& prefix,
-                                                          bool is_transposed) {
-    ParameterList<T, Backend> out(backend);
-    const auto vocab = static_cast<std::int64_t>(shape_.vocab_size);
-    const Shard vocab_shard{0, std::min(vocab, shard_.first_token),
-                            std::min(vocab, shard_.first_token + shard_.vocab_rows)};
-    out.add_matrix(prefix + "wte.weight", {vocab, hidden()}, vocab_shard, embedding_);
-    out.add_matrix(prefix + "wpe.weight", {num_positions(), hidden()}, {}, positions_);
+  [[nodiscard]] List list_parameters(Backend& backend, const std::string& prefix,
+                                     bool is_transposed) {
+    List out(backend);
+    const ModulePlace model{sizes_, prefix};
+    out.add_matrix(model, gpt2_modules::embedding, embedding_);
+    out.add_matrix(model, gpt2_modules::positions, positions_);
     for (std::size_t i = 0; i < layers_.size(); ++i)
-      list_layer(out, concat(prefix, "h.", i, "."), layers_[i], is_transposed);
-    list_norm(out, prefix + "ln_f", final_norm_);
-    if (!tied()) out.add_matrix("lm_head.weight", {vocab, hidden()}, vocab_shard, lm_head_);
+      list_layer(out, {sizes_, prefix, i, 0, is_transposed}, layers_[i]);
+    list_norm(out, model, gpt2_modules::final_norm, final_norm_);
+    if (!tied_) out.add_matrix({sizes_}, gpt2_modules::lm_head, lm_head_);
     return out;
   }
 
-  void list_norm(ParameterList<T, Backend>& out, const std::string& name, Norm& norm) {
-    out.add_vector(name + ".weight", norm.weight);
-    out.add_bias(name + ".bias", hidden(), {}, norm.bias);
+  static void list_norm(List& out, const ModulePlace& at, const FamilyModule& module, Norm& norm) {
+    out.add_vector(at, module, norm.weight);
+    out.add_bias(at, module, norm.bias);
   }
 
-  void list_layer(ParameterList<T, Backend>& out, const std::string& prefix, Layer& layer,
-                  bool is_transposed) {
-    const std::int64_t q_rows = shard_.num_heads * head_dim(), width = shard_.intermediate_size;
-    const auto intermediate = static_cast<std::int64_t>(shape_.intermediate_size);
-    const auto share = [&](int dim, std::int64_t size, std::int64_t offset = 0) {
-      return Shard{dim, offset + shard_.rank * size, offset + (shard_.rank + 1) * size};
+  static void list_layer(List& out, const ModulePlace& at, Layer& layer) {
+    namespace modules = gpt2_modules;
+    const auto add = [&](const FamilyModule& module, Matrix& matrix, Vector& bias) {
+      std::int64_t row = 0;  // this rank's heads of q, of k and of v are below each other
+      for (std::int64_t part = 0; part < module.parts; ++part) {
+        out.add_matrix(at, module, matrix, row, part);
+        row = out.add_bias(at, module, bias, row, part);
+      }
     };
-    // `shard` is of [in, size].
-    const auto add_dense = [&](const char* name, std::int64_t in, std::int64_t size, Shard shard,
-                               Matrix& matrix, std::int64_t first_row = 0) {
-      if (is_transposed)
-        return out.add_transposed(prefix + name, {in, size}, shard, matrix, first_row);
-      shard.dim = 1 - *shard.dim;
-      out.add_matrix(prefix + name, {size, in}, shard, matrix, first_row);
-    };
-    list_norm(out, prefix + "ln_1", layer.attention_norm);
-    for (std::int64_t part = 0; part < 3; ++part) {  // q, k and v: this rank's heads of each
-      add_dense("attn.c_attn.weight", hidden(), 3 * hidden(), share(1, q_rows, part * hidden()),
-                layer.qkv, part * q_rows);
-      out.add_bias(prefix + "attn.c_attn.bias", 3 * hidden(), share(0, q_rows, part * hidden()),
-                   layer.qkv_bias, part * q_rows);
-    }
-    add_dense("attn.c_proj.weight", hidden(), hidden(), share(0, q_rows), layer.out);
-    out.add_bias(prefix + "attn.c_proj.bias", hidden(), {}, layer.out_bias);
-    list_norm(out, prefix + "ln_2", layer.mlp_norm);
-    add_dense("mlp.c_fc.weight", hidden(), intermediate, share(1, width), layer.fc);
-    out.add_bias(prefix + "mlp.c_fc.bias", intermediate, share(0, width), layer.fc_bias);
-    add_dense("mlp.c_proj.weight", intermediate, hidden(), share(0, width), layer.proj);
-    out.add_bias(prefix + "mlp.c_proj.bias", hidden(), {}, layer.proj_bias);
+    list_norm(out, at, modules::attention_norm, layer.attention_norm);
+    add(modules::qkv, layer.qkv, layer.qkv_bias);
+    add(modules::out, layer.out, layer.out_bias);
+    list_norm(out, at, modules::mlp_norm, layer.mlp_norm);
+    add(modules::fc, layer.fc, layer.fc_bias);
+    add(modules::proj, layer.proj, layer.proj_bias);
   }
 
-  Gpt2Shape shape_;
-  Gpt2Shard shard_;
+  RankSizes sizes_;
+  bool tied_;
   Table embedding_;  // [vocab shard, hidden]
   Table positions_;  // [positions, hidden]
   std::vector<Layer> layers_;
   Table lm_head_;  // [vocab shard, hidden]; empty when tied
   Norm final_norm_;
+};
+
+/// x += bias, in every row.
+template <class Context>
+void add_bias(const Context& context, typename Context::Rows x,
+              VectorView<const typename Context::Weight> bias) {
+  context.backend.run(
+      AddBiasArgs<typename Context::Activation, typename Context::Weight>{.x = x, .bias = bias});
+}
+
+/// (x - mean) / deviation · weight + bias: a norm as model/layers/norm.hpp says.
+struct LayerNorm {
+  static constexpr bool kAddsBias = true;
+
+  template <class Context>
+  struct Parameters {
+    VectorView<const typename Context::Weight> weight;  ///< [width]
+    VectorView<const typename Context::Weight> bias;    ///< [width]
+  };
+
+  template <class Context, class Vectors>
+  [[nodiscard]] static Parameters<Context> parameters(const Vectors& norm) {
+    return {view_of(norm.weight), view_of(norm.bias)};
+  }
+
+  template <class Context>
+  static void run(const Context& context, typename Context::ConstRows x,
+                  const Parameters<Context>& norm, float eps, typename Context::Rows out) {
+    context.backend.run(LayerNormArgs<typename Context::Activation, typename Context::Weight>{
+        .x = x, .weight = norm.weight, .bias = norm.bias, .eps = eps, .out = out});
+  }
+
+  template <class Context>
+  static void run_add(const Context& context, typename Context::ConstRows x,
+                      VectorView<const typename Context::Weight> x_bias,
+                      typename Context::Rows residual, const Parameters<Context>& norm, float eps,
+                      typename Context::Rows out) {
+    context.backend.run(AddLayerNormArgs<typename Context::Activation, typename Context::Weight>{
+        .x = x,
+        .x_bias = x_bias,
+        .residual = residual,
+        .weight = norm.weight,
+        .bias = norm.bias,
+        .eps = eps,
+        .out = out});
+  }
+};
+
+/// gelu(fc(x)), fc with bias; all but the product that brings it back to the stream's width.
+template <class Context>
+class GeluMlp {
+ public:
+  /// `intermediate_size` is this rank's share.
+  GeluMlp(const Context& context, std::int64_t max_rows, std::int64_t intermediate_size)
+      : context_(context), activation_(max_rows, intermediate_size) {}
+
+  /// [n, intermediate_size], valid until the next call.
+  [[nodiscard]] typename Context::Rows operator()(typename Context::ConstRows x,
+                                                  const typename Context::Matrix& fc,
+                                                  VectorView<const typename Context::Weight> bias) {
+    const typename Context::Rows out = activation_.rows(x.extent(0));
+    project(context_, x, fc, out);
+    context_.backend.run(BiasGeluArgs<typename Context::Activation, typename Context::Weight>{
+        .x = out, .bias = bias, .out = out});
+    return out;
+  }
+
+ private:
+  Context context_;
+  RowBuffer<Context> activation_;
 };
 
 /// True if `B` has the ops that GPT-2 needs in addition to those of every model; a compile error
@@ -323,7 +349,7 @@ class Gpt2Network
   /// `backend` and `comm` must outlive the network.
   Gpt2Network(const Gpt2Config& config, const StepLimits& limits, Backend& backend,
               Communicator& comm)
-      : Gpt2Network::Decoder(config, Weights(resolve<kShape>(config), comm.rank(), comm.size()),
+      : Gpt2Network::Decoder(config, Weights(resolved<kShape>(config), comm.rank(), comm.size()),
                              static_cast<float>(config.layer_norm_eps), limits, backend, comm) {}
 
   /// All weight matrices of a step, for backends that tune their kernels.
@@ -346,21 +372,8 @@ class Gpt2Network
 
 /// Names the GPT-2 family at shape `kShape`: the `Model` of `Engine<Model, Policy>`.
 template <Gpt2Shape kShape>
-struct Gpt2 {
-  static constexpr Gpt2Shape shape = kShape;
+struct Gpt2 : ShapedModel<kShape> {
   static constexpr ModelFamily kFamily{.model_type = "gpt2", .architecture = "GPT2LMHeadModel"};
-
-  using Config = Gpt2Config;
-
-  /// In which sizes `config` is not of `kShape`; empty if it is.
-  [[nodiscard]] static std::string mismatch(const Config& config) {
-    return detail::shape_differences(kShape, shape_of(config)).text();
-  }
-
-  /// Throws ConfigError where `num_ranks`, at least 1, cannot divide such a model.
-  static void check_ranks(const Config& config, int num_ranks) {
-    static_cast<void>(Gpt2Shard(shape_of(config), 0, num_ranks));
-  }
 
   template <class Elements, class Backend, class Communicator>
   using Network = Gpt2Network<kShape, Elements, Backend, Communicator>;

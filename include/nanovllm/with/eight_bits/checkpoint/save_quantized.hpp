@@ -148,7 +148,6 @@ void save_quantized(const Checkpoint& checkpoint, const std::filesystem::path& d
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cmath>
@@ -161,6 +160,7 @@ void save_quantized(const Checkpoint& checkpoint, const std::filesystem::path& d
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/io/file_dtype.hpp"
 #include "nanovllm/io/json.hpp"
+#include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/packed.hpp"
 #include "nanovllm/with/eight_bits/checkpoint/tensor_scales.hpp"
 
@@ -171,12 +171,12 @@ namespace detail {
 /// Tensors of a packed matrix: words, scales, shape.
 inline constexpr std::size_t kPackedParts = 3;
 
+/// Whether the tensor is a projection of a Qwen3, or of one of its experts: by the end of its name.
 NANOVLLM_INLINE bool is_projection(const CheckpointTensor& tensor) {
-  constexpr std::array<std::string_view, 7> kNames = {
-      ".q_proj.weight",    ".k_proj.weight",  ".v_proj.weight",   ".o_proj.weight",
-      ".gate_proj.weight", ".up_proj.weight", ".down_proj.weight"};
-  return tensor.shape.size() == 2 && std::ranges::any_of(kNames, [&](std::string_view end) {
-           return tensor.name.ends_with(end);
+  return tensor.shape.size() == 2 &&
+         std::ranges::any_of(qwen3_modules::all, [&](const FamilyModule& module) {
+           const std::string_view end = module.name.substr(module.name.rfind('.') + 1);
+           return module.is_projection() && tensor.name.ends_with(concat(".", end, ".weight"));
          });
 }
 

@@ -2,6 +2,7 @@
 /// config.json of a Qwen3 mixture of experts, in the spelling of transformers 4.x and of 5.x.
 /// Source: transformers, models/qwen3_moe/configuration_qwen3_moe.py.
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/extras.hpp"
 #include "nanovllm/model/config_fields.hpp"
+#include "nanovllm/model/family.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/with/moe/expert_parallel.hpp"
 
@@ -55,6 +57,27 @@ struct Qwen3MoeConfig : Qwen3Config {
                                                 std::string_view source = "config.json");
 };
 
+/// What layers with experts have in place of a dense Qwen3's MLP.
+namespace qwen3_moe_modules {
+
+using namespace qwen3_modules;
+
+/// The router, and the projections of an expert.
+inline constexpr std::array<FamilyModule, 4> in_sparse_layer{
+    {{"model.layers.#.mlp.gate", "blk.#.ffn_gate_inp", Role::table, entries, hidden},
+     {"model.layers.#.mlp.experts.#.gate_proj", "blk.#.ffn_gate_exps", Role::by_rows, width,
+      hidden},
+     {"model.layers.#.mlp.experts.#.up_proj", "blk.#.ffn_up_exps", Role::by_rows, width, hidden},
+     {"model.layers.#.mlp.experts.#.down_proj", "blk.#.ffn_down_exps", Role::by_columns, hidden,
+      width}}};
+
+}  // namespace qwen3_moe_modules
+
+inline constinit FamilyTable kQwen3InMoeTable{"qwen3moe", qwen3_modules::all};
+inline constinit FamilyTable kQwen3MoeTable{"qwen3moe", qwen3_moe_modules::in_sparse_layer};
+inline const bool kHasQwen3MoeTable =
+    FamilyTable::add(kQwen3InMoeTable) && FamilyTable::add(kQwen3MoeTable);
+
 /// How many layers have experts.
 [[nodiscard]] std::int64_t num_sparse_layers(const Qwen3MoeConfig& config);
 
@@ -94,10 +117,13 @@ NANOVLLM_INLINE std::int64_t num_sparse_layers(const Qwen3MoeConfig& config) {
 }
 
 NANOVLLM_INLINE std::int64_t num_parameters(const Qwen3MoeConfig& config) {
-  const std::int64_t dense = 3 * config.intermediate_size;
-  const std::int64_t sparse = config.num_experts * (3 * config.moe_intermediate_size + 1);
+  DecoderSizes dense = sizes_of(config);
+  dense.num_layers = num_sparse_layers(config);
+  DecoderSizes sparse = dense;
+  sparse.num_entries = config.num_experts;
+  sparse.intermediate_size = config.num_experts * config.moe_intermediate_size;  // of all
   return num_parameters(static_cast<const Qwen3Config&>(config)) +
-         num_sparse_layers(config) * config.hidden_size * (sparse - dense);
+         size_of(qwen3_moe_modules::in_sparse_layer, sparse) - size_of(qwen3_modules::mlp, dense);
 }
 
 namespace detail {

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,14 +12,10 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
-#include "nanovllm/model/layers/decoder.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/qwen3/blocks.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/ops/backend.hpp"
-#include "nanovllm/ops/backend_check.hpp"
-#include "nanovllm/ops/projections.hpp"
-#include "nanovllm/ops/rms_norm.hpp"
 #include "nanovllm/with/moe/expert_load.hpp"
 #include "nanovllm/with/moe/experts.hpp"
 #include "nanovllm/with/moe/ops.hpp"
@@ -116,47 +111,12 @@ consteval bool check_expert_ops() {
 /// parallel, the list of experts; each has the whole router and chooses for itself, by equal bits.
 template <Qwen3MoeShape kShape, class ElementsT, class Backend, class Communicator>
 class Qwen3MoeNetwork
-    : public Decoder<
-          LayerContext<ElementsT, Backend, Communicator>,
-          Qwen3MoeWeights<typename ElementsT::Weight, Backend, typename ElementsT::KvElement>,
-          Qwen3Attention<LayerContext<ElementsT, Backend, Communicator>,
-                         decltype(head_shape_of<kShape>())>,
-          Qwen3MoeMlp<LayerContext<ElementsT, Backend, Communicator>>> {
-  static_assert(check_backend<Backend, ElementsT>() &&
-                detail::check_expert_ops<Backend, ElementsT>());
-
-  using Context = typename Qwen3MoeNetwork::Decoder::Context;
-  using Matrix = typename Context::Matrix;
-  using Norm = InputNorm<typename Context::Weight>;
-  using Heads = decltype(head_shape_of<kShape>());
+    : public Qwen3NetworkOf<kShape, ElementsT, Backend, Communicator,
+                            Qwen3MoeLayer<typename ElementsT::Weight, Backend>, Qwen3MoeMlp> {
+  static_assert(detail::check_expert_ops<Backend, ElementsT>());
 
  public:
-  using Weights = typename Qwen3MoeNetwork::Decoder::Weights;
-
-  /// Allocates weights, activations and the backend's scratch memory for steps within `limits`.
-  /// `backend` and `comm` must outlive the network.
-  Qwen3MoeNetwork(const Qwen3MoeConfig& config, const StepLimits& limits, Backend& backend,
-                  Communicator& comm)
-      : Qwen3MoeNetwork::Decoder(config, checked_weights(config, comm),
-                                 static_cast<float>(config.rms_norm_eps), limits, backend, comm) {}
-
-  /// The weight matrices of attention and of lm_head, for backends that tune their kernels.
-  [[nodiscard]] Projections<typename Context::Activation, Matrix, typename Context::Weight, Heads,
-                            typename Context::Table>
-  projections() const {
-    using Role = ProjectionRole;
-    using Layer = typename Weights::Layer;
-    const StepLimits& limits = this->limits();
-    const std::int64_t rows = limits.max_num_batched_tokens;
-    const bool accumulates = this->stream().accumulates();  // else a norm adds, as an op of its own
-    const Norm norm =
-        accumulates ? this->stream().norm_of(view_of(this->weights().layer(0).input_norm)) : Norm{};
-    return {.list = {{Role::qkv, this->all(&Layer::qkv), norm, false, rows},
-                     {Role::output, this->all(&Layer::o), Norm{}, accumulates, rows}},
-            .logits = {Role::plain, this->weights().lm_heads(), Norm{}, false, limits.max_num_seqs},
-            .kv_heads = {this->num_kv_heads(), this->head_dim()},
-            .max_seqs = limits.max_num_seqs};
-  }
+  using Qwen3MoeNetwork::Qwen3NetworkOf::Qwen3NetworkOf;
 
   /// Adds the ExpertLoad of all steps but those that `at_start` has counted. From any thread.
   void add_statistics(Extras& to, const Extras& at_start) const {
@@ -165,39 +125,18 @@ class Qwen3MoeNetwork
     for (std::size_t i = 0; i < before.tokens.size(); ++i) load.tokens[i] -= before.tokens[i];
     to.set(std::move(load));
   }
-
- private:
-  [[nodiscard]] static Weights checked_weights(const Qwen3MoeConfig& config,
-                                               const Communicator& comm) {
-    resolve<kShape>(config);
-    return Weights(config, comm.rank(), comm.size());
-  }
 };
 
 /// Names the Qwen3 mixtures of experts at shape `kShape`: the `Model` of `Engine<Model, Policy>`.
 template <Qwen3MoeShape kShape>
-struct Qwen3Moe {
-  static constexpr Qwen3MoeShape shape = kShape;
+struct Qwen3Moe : ShapedModel<kShape> {
   static constexpr ModelFamily kFamily{
       .model_type = "qwen3_moe",
       .architecture = "Qwen3MoeForCausalLM",
       .others = {"Qwen3MoeForSequenceClassification", "Qwen3MoeModel"}};
 
-  using Config = Qwen3MoeConfig;
-
   template <class Elements, class Backend>
   static constexpr bool kRunsOn = RunsExperts<Backend, Elements>;
-
-  /// In which sizes `config` is not of `kShape`; empty if it is.
-  [[nodiscard]] static std::string mismatch(const Config& config) {
-    return detail::shape_differences(kShape, shape_of(config)).text();
-  }
-
-  /// Throws ConfigError where `num_ranks`, at least 1, cannot divide such a model.
-  static void check_ranks(const Config& config, int num_ranks) {
-    static_cast<void>(Qwen3Shard(shape_without_experts(config), 0, num_ranks));
-    static_cast<void>(ExpertShare(config, 0, num_ranks));
-  }
 
   template <class Elements, class Backend, class Communicator>
   using Network = Qwen3MoeNetwork<kShape, Elements, Backend, Communicator>;

@@ -9,7 +9,6 @@
 
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/shape.hpp"
-#include "nanovllm/ops/attention.hpp"
 #include "nanovllm/with/moe/qwen3_moe/config.hpp"
 
 namespace nanovllm {
@@ -76,13 +75,5 @@ inline constexpr auto detail::kNamedShapes<Qwen3MoeShape> =
     std::to_array<detail::NamedShape<Qwen3MoeShape>>({{"qwen3_30b_a3b", shapes::qwen3_30b_a3b},
                                                       {"qwen3_235b_a22b", shapes::qwen3_235b_a22b},
                                                       {"qwen3_moe_any", shapes::qwen3_moe_any}});
-
-/// What a shape fixes about the heads of attention, as for `Qwen3Shape`.
-template <Qwen3MoeShape kShape>
-[[nodiscard]] constexpr auto head_shape_of() {
-  return head_shape_of<Qwen3Shape{.num_heads = kShape.num_heads,
-                                  .num_kv_heads = kShape.num_kv_heads,
-                                  .head_dim = kShape.head_dim}>();
-}
 
 }  // namespace nanovllm

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +14,7 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/checkpoint_like.hpp"
-#include "nanovllm/model/qwen3/shapes.hpp"
+#include "nanovllm/model/family.hpp"
 #include "nanovllm/model/qwen3/weights.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/kv_format.hpp"
@@ -70,8 +71,7 @@ struct ExpertShare {
                        " must have an expert, but num_experts = ", all);
     detail::RankShares shares(
         columns, config.expert_parallel ? "expert_tensor_parallel" : "tensor_parallel");
-    width = shares.divide("moe_intermediate_size",
-                          static_cast<std::size_t>(config.moe_intermediate_size));
+    width = shares.divide("moe_intermediate_size", config.moe_intermediate_size);
     shares.raise();
     part = rank % columns;
     first = first_expert_of(group, num_groups, all);
@@ -79,93 +79,74 @@ struct ExpertShare {
   }
 };
 
-/// What the layers without experts are made by. Where all have experts, "intermediate_size" is the
-/// size of nothing, and ranks need not divide it.
-[[nodiscard]] inline Qwen3Shape shape_without_experts(const Qwen3MoeConfig& config) {
-  Qwen3Shape shape = shape_of(static_cast<const Qwen3Config&>(config));
-  if (num_sparse_layers(config) == config.num_hidden_layers) shape.intermediate_size = 0;
-  return shape;
+/// What a rank has but for experts. Where all layers have these, "intermediate_size" is the size of
+/// nothing, and ranks need not divide it. Throws what `ExpertShare` throws.
+[[nodiscard]] inline RankSizes divide(const Qwen3MoeConfig& config, int rank, int num_ranks) {
+  DecoderSizes all = sizes_of(config);
+  if (num_sparse_layers(config) == config.num_hidden_layers) all.intermediate_size = 0;
+  const RankSizes out = kQwen3Table.divide(all, rank, num_ranks);
+  static_cast<void>(ExpertShare(config, rank, num_ranks));
+  return out;
 }
 
 /// A layer: with a router and experts, or, where `experts` is empty, with the MLP of a dense Qwen3.
-/// The router is not quantised: it has the elements of vectors, and all ranks have it whole.
+/// The router is not quantised: it has the elements of vectors, and all ranks have it whole. Ranks
+/// divide every expert as they divide an MLP, or have whole ones (`ExpertShare`), and no others.
 template <WeightFormat W, class Backend>
 struct Qwen3MoeLayer : Qwen3LayerWeights<W, Backend> {
+  static constexpr bool kIsDense = false;
+  using Config = Qwen3MoeConfig;
   using Matrix = MatrixOf<Backend, W>;
   using Router = typename Backend::template Matrix<WeightElement<W>>;
 
-  using Qwen3LayerWeights<W, Backend>::Qwen3LayerWeights;
-
-  Matrix gate_up = Matrix(0, 0);          // [2 · intermediate, hidden]; empty if sparse
-  Matrix down = Matrix(0, 0);             // [hidden, intermediate]; empty if sparse
-  Router router = Router(0, 0);           // [experts, hidden]; empty if dense
-  std::vector<Expert<Matrix>> experts{};  // each [2 · width, hidden] and [hidden, width]; own ones
-};
-
-/// The weights of a Qwen3 mixture of experts. Ranks divide every expert as they divide an MLP, or
-/// have whole ones (`ExpertShare`), and read no others.
-template <WeightFormat W, class Backend, KvFormat Kv>
-class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
-                                              Qwen3MoeLayer<W, Backend>, W, Backend, Kv> {
-  using Base = typename Qwen3MoeWeights::Qwen3WeightsOf;
-
- public:
-  using Layer = typename Base::Layer;
-
-  /// Allocates; contents are undefined until `load` or `randomize`. Throws ConfigError where
-  /// `num_ranks` does not divide the experts or a size of a dense Qwen3.
-  Qwen3MoeWeights(const Qwen3MoeConfig& config, int rank, int num_ranks)
-      : Base(config, shape_without_experts(config), rank, num_ranks),
-        num_experts_(config.num_experts),
-        expert_width_(config.moe_intermediate_size),
-        share_(config, rank, num_ranks) {
-    for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
-      Layer layer(this->shape(), this->shard());
-      if (config.is_sparse(i)) {
-        add_experts(layer);
-      } else {
-        const std::int64_t own = this->shard().intermediate_size;
-        layer.gate_up = typename Layer::Matrix(2 * own, this->hidden());
-        layer.down = typename Layer::Matrix(this->hidden(), own);
-      }
-      this->append(std::move(layer));
+  Qwen3MoeLayer(const Config& config, const RankSizes& sizes, std::int64_t layer)
+      : Qwen3LayerWeights<W, Backend>(sizes.own),
+        share(config, sizes.rank, sizes.num_ranks),
+        expert_sizes(sizes) {
+    const std::int64_t hidden = config.hidden_size, width = sizes.own.intermediate_size;
+    expert_sizes.rank = share.part;
+    expert_sizes.all.num_entries = config.num_experts;
+    expert_sizes.all.intermediate_size = config.moe_intermediate_size;
+    if (config.is_sparse(layer)) {
+      router = Router(config.num_experts, hidden);
+      experts = make_experts<Matrix>(share.count, hidden, share.width);
+    } else {
+      gate_up = Matrix(2 * width, hidden);
+      down = Matrix(hidden, width);
     }
   }
-
- private:
-  friend Base;
 
   static Checkpoint with_own_tensors(const Checkpoint& checkpoint) {
     return with_separate_experts(checkpoint);
   }
 
-  void add_experts(Layer& layer) {
-    using Matrix = typename Layer::Matrix;
-    layer.router = typename Layer::Router(num_experts_, this->hidden());
-    layer.experts = make_experts<Matrix>(share_.count, this->hidden(), share_.width);
-  }
-
-  void list_mlp(typename Base::List& out, const std::string& prefix, Layer& layer) {
-    if (layer.experts.empty()) {
-      const auto width = static_cast<std::int64_t>(this->shape().intermediate_size);
-      return this->list_gated(out, prefix, width, this->shard().rank, layer.gate_up, layer.down);
-    }
-    out.add_matrix(prefix + "gate.weight", {num_experts_, this->hidden()}, {}, layer.router);
-    for (std::int64_t e = 0; e < num_experts_; ++e) {
-      const std::int64_t own = e - share_.first;
-      const bool is_here = own >= 0 && own < share_.count;
+  void list_mlp(auto& out, ModulePlace at) {
+    if (experts.empty()) return this->list_gated(out, at, qwen3_modules::mlp, gate_up, down);
+    at.sizes = expert_sizes;
+    const std::span<const FamilyModule, 4> modules = qwen3_moe_modules::in_sparse_layer;
+    out.add_matrix(at, modules[0], router);
+    for (at.item = 0; at.item < at.sizes.all.num_entries; ++at.item) {
+      const std::int64_t own = at.item - share.first;
+      const bool is_here = own >= 0 && own < share.count;
       // Of another rank's there are no rows and no columns here; its tensors must be there.
-      auto* const expert = is_here ? &layer.experts[static_cast<std::size_t>(own)] : nullptr;
-      this->list_gated(out, concat(prefix, "experts.", e, "."), expert_width_, share_.part,
-                       is_here ? expert->gate_up : layer.gate_up,
-                       is_here ? expert->down : layer.down);
+      auto* const expert = is_here ? &experts[static_cast<std::size_t>(own)] : nullptr;
+      at.sizes.own.intermediate_size = is_here ? share.width : 0;
+      this->list_gated(out, at, modules.last<3>(), is_here ? expert->gate_up : gate_up,
+                       is_here ? expert->down : down);
     }
   }
 
-  std::int64_t num_experts_;
-  std::int64_t expert_width_;  // on all ranks together
-  ExpertShare share_;
+  ExpertShare share;
+  RankSizes expert_sizes;         // of all experts and, where they are divided, this rank's part
+  Matrix gate_up = Matrix(0, 0);  // [2 · intermediate, hidden]; empty if sparse
+  Matrix down = Matrix(0, 0);     // [hidden, intermediate]; empty if sparse
+  Router router = Router(0, 0);   // [experts, hidden]; empty if dense
+  std::vector<Expert<Matrix>> experts{};  // each [2 · width, hidden] and [hidden, width]; own ones
 };
+
+/// The weights of a Qwen3 mixture of experts.
+template <WeightFormat W, class Backend, KvFormat Kv>
+using Qwen3MoeWeights = Qwen3WeightsOf<Qwen3MoeLayer<W, Backend>, W, Backend, Kv>;
 
 }  // namespace nanovllm
 
