@@ -1,13 +1,22 @@
 #pragma once
 /// Replies of /tokenize and /detokenize.
 
+#include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
+#include "nanovllm/api/serve/admission.hpp"
 #include "nanovllm/api/serve/exchange.hpp"
 #include "nanovllm/api/serve/reply/generation.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/api/serve/reply/logprobs.hpp"
+#include "nanovllm/api/serve/request/completion_request.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
 #include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/io/json.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm::serve {
@@ -16,38 +25,10 @@ namespace nanovllm::serve {
 // answered, and Cancelled soon after a request to stop.
 
 /// The tokens of a text or of messages.
-[[nodiscard]] std::shared_ptr<Exchange> answer_tokenize(const AnyEngine& engine,
-                                                        const Generation& generation,
-                                                        std::string_view body,
-                                                        const Effort& effort);
-
-/// The text of tokens.
-[[nodiscard]] std::shared_ptr<Exchange> answer_detokenize(const AnyEngine& engine,
-                                                          const Generation& generation,
-                                                          std::string_view body);
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <cstddef>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
-
-#include "nanovllm/api/serve/admission.hpp"
-#include "nanovllm/api/serve/reply/logprobs.hpp"
-#include "nanovllm/api/serve/request/completion_request.hpp"
-#include "nanovllm/api/serve/request/request_fields.hpp"
-#include "nanovllm/io/json.hpp"
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> answer_tokenize(const AnyEngine& engine,
-                                                                const Generation& generation,
-                                                                std::string_view body,
-                                                                const Effort& effort) {
+[[nodiscard]] inline std::shared_ptr<Exchange> answer_tokenize(const AnyEngine& engine,
+                                                               const Generation& generation,
+                                                               std::string_view body,
+                                                               const Effort& effort) {
   const auto request = TokenizeRequest::parse(parse_request_body(body));
   static_cast<void>(generation.model_name(request.model));
   const bool is_text = std::holds_alternative<std::string>(request.prompt);
@@ -73,9 +54,10 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> answer_tokenize(const AnyEngine&
   return json_reply("tokenize", reply);
 }
 
-NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> answer_detokenize(const AnyEngine& engine,
-                                                                  const Generation& generation,
-                                                                  std::string_view body) {
+/// The text of tokens.
+[[nodiscard]] inline std::shared_ptr<Exchange> answer_detokenize(const AnyEngine& engine,
+                                                                 const Generation& generation,
+                                                                 std::string_view body) {
   const auto request = DetokenizeRequest::parse(parse_request_body(body));
   static_cast<void>(generation.model_name(request.model));
   const Tokenizer& tokenizer = tokenizer_of(engine);
@@ -90,5 +72,3 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> answer_detokenize(const AnyEngin
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

@@ -2,9 +2,15 @@
 /// Requests for vectors and scores: from a body to an exchange that the engine works on, and the
 /// replies of /v1/embeddings, /score and /rerank, which come whole.
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,11 +18,14 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/api/serve/admission.hpp"
+#include "nanovllm/api/serve/engine_exchange.hpp"
 #include "nanovllm/api/serve/exchange.hpp"
 #include "nanovllm/api/serve/pooling/pooled_requests.hpp"
 #include "nanovllm/api/serve/reply/generation.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/api/serve/request/api_error.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
@@ -103,42 +112,12 @@ class ScoreReply final : public PooledReply {
 // longer than `effort` allows. Throws ApiError for a request that cannot be served, and whatever
 // the engine throws.
 
-/// The exchange of a request for embeddings.
-[[nodiscard]] std::shared_ptr<Exchange> start_embedding(AnyEngine& engine, Generation& generation,
-                                                        std::string_view body,
-                                                        const Effort& effort = {});
-
-/// That of a request to score documents, or to sort them by their scores.
-/// @param defaults  what the request does not say.
-[[nodiscard]] std::shared_ptr<Exchange> start_scoring(AnyEngine& engine, Generation& generation,
-                                                      const ScoreOptions& defaults,
-                                                      bool is_reranking, std::string_view body,
-                                                      const Effort& effort = {});
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <charconv>
-#include <cmath>
-#include <numeric>
-
-#include "nanovllm/api/serve/admission.hpp"
-#include "nanovllm/api/serve/engine_exchange.hpp"
-#include "nanovllm/api/serve/request/api_error.hpp"
-#include "nanovllm/api/serve/request/request_fields.hpp"
-
-namespace nanovllm::serve {
-
 namespace detail {
 
 static_assert(std::endian::native == std::endian::little, "vectors in base64 are little-endian");
 
 /// Appends a list of numbers, each with the fewest digits that read as the same float.
-NANOVLLM_SERVE_INLINE void append_numbers(std::string& out, std::span<const float> vector) {
+inline void append_numbers(std::string& out, std::span<const float> vector) {
   std::array<char, 32> digits;
   out += '[';
   for (const float x : vector) {
@@ -149,8 +128,7 @@ NANOVLLM_SERVE_INLINE void append_numbers(std::string& out, std::span<const floa
 }
 
 /// A reply of object "list" up to its data, each an object as JSON text.
-NANOVLLM_SERVE_INLINE std::string list_reply(const ReplyFrame& frame, std::string_view data,
-                                             const Json& usage) {
+inline std::string list_reply(const ReplyFrame& frame, std::string_view data, const Json& usage) {
   std::string out = frame.to_json().dump();
   out.pop_back();  // the closing brace
   out += ", \"data\": [";
@@ -161,8 +139,7 @@ NANOVLLM_SERVE_INLINE std::string list_reply(const ReplyFrame& frame, std::strin
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE std::string EmbeddingReply::whole(const OutputUpdate& update,
-                                                        const Usage& usage) {
+inline std::string EmbeddingReply::whole(const OutputUpdate& update, const Usage& usage) {
   std::string data;
   for (std::size_t i = 0; i < update.choices.size(); ++i) {
     const std::vector<float>& hidden = update.choices[i].pooled;
@@ -185,8 +162,7 @@ NANOVLLM_SERVE_INLINE std::string EmbeddingReply::whole(const OutputUpdate& upda
   return detail::list_reply(frame_, data, usage_json(usage));
 }
 
-NANOVLLM_SERVE_INLINE std::string ScoreReply::whole(const OutputUpdate& update,
-                                                    const Usage& usage) {
+inline std::string ScoreReply::whole(const OutputUpdate& update, const Usage& usage) {
   std::vector<float> scores;
   for (const ChoiceUpdate& choice : update.choices) scores.push_back(reranker_.score_of(choice));
   if (is_reranking_) return reranking(scores, usage);
@@ -198,8 +174,8 @@ NANOVLLM_SERVE_INLINE std::string ScoreReply::whole(const OutputUpdate& update,
   return detail::list_reply(frame_, data, usage_json(usage));
 }
 
-NANOVLLM_SERVE_INLINE std::string ScoreReply::reranking(const std::vector<float>& scores,
-                                                        const Usage& usage) const {
+inline std::string ScoreReply::reranking(const std::vector<float>& scores,
+                                         const Usage& usage) const {
   std::vector<std::size_t> order(scores.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order,
@@ -223,8 +199,7 @@ namespace detail {
 
 /// Throws FieldError if vectors of the model have fewer dimensions, as far as that is known before
 /// one is computed.
-NANOVLLM_SERVE_INLINE void check_dimensions(const AnyEngine& engine,
-                                            std::optional<std::size_t> dimensions) {
+inline void check_dimensions(const AnyEngine& engine, std::optional<std::size_t> dimensions) {
   const auto most = engine.hidden_size();
   if (!dimensions || !most || *dimensions <= static_cast<std::size_t>(*most)) return;
   refuse_field("dimensions", concat("must be at most ", *most, ", got ", *dimensions));
@@ -232,10 +207,11 @@ NANOVLLM_SERVE_INLINE void check_dimensions(const AnyEngine& engine,
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_embedding(AnyEngine& engine,
-                                                                Generation& generation,
-                                                                std::string_view body,
-                                                                const Effort& effort) {
+/// The exchange of a request for embeddings.
+[[nodiscard]] inline std::shared_ptr<Exchange> start_embedding(AnyEngine& engine,
+                                                               Generation& generation,
+                                                               std::string_view body,
+                                                               const Effort& effort = {}) {
   auto request = EmbeddingRequest::parse(parse_request_body(body));
   ReplyFrame frame = generation.reply_frame(request.model, "embd-", "list");
   detail::check_dimensions(engine, request.dimensions);
@@ -260,9 +236,11 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_embedding(AnyEngine& engin
       share);
 }
 
-NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_scoring(
+/// That of a request to score documents, or to sort them by their scores.
+/// @param defaults  what the request does not say.
+[[nodiscard]] inline std::shared_ptr<Exchange> start_scoring(
     AnyEngine& engine, Generation& generation, const ScoreOptions& defaults, bool is_reranking,
-    std::string_view body, const Effort& effort) {
+    std::string_view body, const Effort& effort = {}) {
   const Json json = parse_request_body(body);
   auto request = is_reranking ? ScoreRequest::parse_rerank(json) : ScoreRequest::parse_score(json);
   if (effort.is_short && request.num_text_bytes() > kShortBytes) return nullptr;
@@ -302,5 +280,3 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_scoring(
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

@@ -4,12 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "nanovllm/api/serve/request/request_fields.hpp"
 #include "nanovllm/api/serve/request/shared_fields.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/io/json.hpp"
 
@@ -69,17 +70,7 @@ struct ScoreRequest {
   }
 };
 
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <limits>
-
-#include "nanovllm/api/serve/request/request_fields.hpp"
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE EmbeddingRequest EmbeddingRequest::parse(const Json& json) {
+inline EmbeddingRequest EmbeddingRequest::parse(const Json& json) {
   const RequestFields body(json);
   EmbeddingRequest request;
   request.model = body.string("model").value_or("");
@@ -104,9 +95,8 @@ NANOVLLM_SERVE_INLINE EmbeddingRequest EmbeddingRequest::parse(const Json& json)
 namespace detail {
 
 /// A text, or a list of texts; where `has_objects`, also {"text": a text}.
-NANOVLLM_SERVE_INLINE std::vector<std::string> read_texts(const RequestFields& body,
-                                                          const std::string& key,
-                                                          bool has_objects) {
+inline std::vector<std::string> read_texts(const RequestFields& body, const std::string& key,
+                                           bool has_objects) {
   const Json& value = body.required(key);
   if (value.is_string()) return {value.string()};
   if (!value.is_array()) wrong_field(key, "a string or a list of strings", value);
@@ -124,7 +114,7 @@ NANOVLLM_SERVE_INLINE std::vector<std::string> read_texts(const RequestFields& b
   return texts;
 }
 
-NANOVLLM_SERVE_INLINE void read_common_fields(const RequestFields& body, ScoreRequest& request) {
+inline void read_common_fields(const RequestFields& body, ScoreRequest& request) {
   request.model = body.string("model").value_or("");
   refuse_unserved(body, kUnservedOfPrompts);
   refuse_unserved(body, kUnservedOfScores);
@@ -136,7 +126,7 @@ NANOVLLM_SERVE_INLINE void read_common_fields(const RequestFields& body, ScoreRe
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE ScoreRequest ScoreRequest::parse_score(const Json& json) {
+inline ScoreRequest ScoreRequest::parse_score(const Json& json) {
   const RequestFields body(json);
   ScoreRequest request;
   detail::read_common_fields(body, request);
@@ -153,7 +143,7 @@ NANOVLLM_SERVE_INLINE ScoreRequest ScoreRequest::parse_score(const Json& json) {
   return request;
 }
 
-NANOVLLM_SERVE_INLINE ScoreRequest ScoreRequest::parse_rerank(const Json& json) {
+inline ScoreRequest ScoreRequest::parse_rerank(const Json& json) {
   const RequestFields body(json);
   ScoreRequest request;
   detail::read_common_fields(body, request);
@@ -170,5 +160,3 @@ NANOVLLM_SERVE_INLINE ScoreRequest ScoreRequest::parse_rerank(const Json& json) 
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

@@ -6,13 +6,15 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/chat/chat_parser.hpp"
 #include "nanovllm/api/chat/tool_call_parser.hpp"
+#include "nanovllm/api/serve/reply/logprobs.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::serve {
@@ -84,25 +86,14 @@ class ChatReply final : public ReplyWriter {
   bool has_prompt_ids_ = false;  ///< a chunk had them
 };
 
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <utility>
-
-#include "nanovllm/api/serve/reply/logprobs.hpp"
-#include "nanovllm/core/finish_reason.hpp"
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE ChatReply::ChatReply(Setup setup)
+inline ChatReply::ChatReply(Setup setup)
     : setup_(std::move(setup)), chunks_(setup_.common.frame, setup_.common.continuous_usage_stats) {
   choices_.reserve(setup_.common.num_choices);
   for (std::size_t i = 0; i < setup_.common.num_choices; ++i) choices_.emplace_back(setup_.parser);
 }
 
-NANOVLLM_SERVE_INLINE void ChatReply::parse(std::vector<Delta>& deltas, Choice& choice,
-                                            const ChoiceUpdate& update) {
+inline void ChatReply::parse(std::vector<Delta>& deltas, Choice& choice,
+                             const ChoiceUpdate& update) {
   using Part = ReasoningParser::Part;
   const auto push = [&](std::size_t begin, std::size_t end) {
     const std::string_view piece = std::string_view(update.text).substr(begin, end - begin);
@@ -121,15 +112,14 @@ NANOVLLM_SERVE_INLINE void ChatReply::parse(std::vector<Delta>& deltas, Choice& 
   push(begin, update.text.size());
 }
 
-NANOVLLM_SERVE_INLINE Usage ChatReply::detailed(Usage usage) const {
+inline Usage ChatReply::detailed(Usage usage) const {
   if (setup_.parser.reasoning == Reasoning::none) return usage;
   usage.num_reasoning_tokens = 0;
   for (const Choice& choice : choices_) *usage.num_reasoning_tokens += choice.num_reasoning;
   return usage;
 }
 
-NANOVLLM_SERVE_INLINE std::vector<ChatReply::Delta> ChatReply::read(Choice& choice,
-                                                                    const ChoiceUpdate& update) {
+inline std::vector<ChatReply::Delta> ChatReply::read(Choice& choice, const ChoiceUpdate& update) {
   std::vector<Delta> deltas;
   choice.text_size += update.text.size();
   parse(deltas, choice, update);
@@ -151,8 +141,7 @@ NANOVLLM_SERVE_INLINE std::vector<ChatReply::Delta> ChatReply::read(Choice& choi
   return deltas;
 }
 
-NANOVLLM_SERVE_INLINE void ChatReply::append_to(std::vector<Delta>& deltas, Choice& choice,
-                                                ChatEvent&& event) {
+inline void ChatReply::append_to(std::vector<Delta>& deltas, Choice& choice, ChatEvent&& event) {
   using Kind = ChatEvent::Kind;
   switch (event.kind) {
     case Kind::tool_call_begin:
@@ -177,7 +166,7 @@ NANOVLLM_SERVE_INLINE void ChatReply::append_to(std::vector<Delta>& deltas, Choi
   }
 }
 
-NANOVLLM_SERVE_INLINE Json ChatReply::delta_json(const Delta& delta) {
+inline Json ChatReply::delta_json(const Delta& delta) {
   switch (delta.kind) {
     case ChatEvent::Kind::reasoning:
       return Json::object({{"reasoning_content", delta.text}, {"reasoning", delta.text}});
@@ -196,18 +185,18 @@ NANOVLLM_SERVE_INLINE Json ChatReply::delta_json(const Delta& delta) {
   return Json::object({{"tool_calls", Json::array({std::move(call)})}});
 }
 
-NANOVLLM_SERVE_INLINE Json ChatReply::take_logprobs(Choice& choice) const {
+inline Json ChatReply::take_logprobs(Choice& choice) const {
   if (!setup_.logprobs) return nullptr;
   return Json::object({{"content", std::exchange(choice.logprobs, Json::array())}});
 }
 
-NANOVLLM_SERVE_INLINE Json ChatReply::stop_reason(const Choice& choice) const {
+inline Json ChatReply::stop_reason(const Choice& choice) const {
   if (choice.finish_reason == "length") return nullptr;
   return setup_.common.stop_rules.reason(setup_.common.tokenizer, choice.token_ids,
                                          choice.text_size);
 }
 
-NANOVLLM_SERVE_INLINE Json ChatReply::chunk_choice(std::size_t index, Json delta, bool ends) {
+inline Json ChatReply::chunk_choice(std::size_t index, Json delta, bool ends) {
   Choice& choice = choices_[index];
   Json out = Json::object({{"index", index}, {"delta", std::move(delta)}});
   out["logprobs"] = choice.logprobs.empty() ? Json(nullptr) : take_logprobs(choice);
@@ -221,9 +210,8 @@ NANOVLLM_SERVE_INLINE Json ChatReply::chunk_choice(std::size_t index, Json delta
   return out;
 }
 
-NANOVLLM_SERVE_INLINE void ChatReply::append_chunks(std::string& out, std::size_t index,
-                                                    const ChoiceUpdate& update,
-                                                    const Usage& usage) {
+inline void ChatReply::append_chunks(std::string& out, std::size_t index,
+                                     const ChoiceUpdate& update, const Usage& usage) {
   Choice& choice = choices_[index];
   const std::vector<Delta> deltas = read(choice, update);
   const bool ends = is_ended_by_itself(update.finish_reason);
@@ -246,11 +234,11 @@ NANOVLLM_SERVE_INLINE void ChatReply::append_chunks(std::string& out, std::size_
     chunks_.append(out, chunk_choice(index, Json::object(), true), detailed(usage));
 }
 
-NANOVLLM_SERVE_INLINE void ChatReply::append_end(std::string& out, const Usage& usage) {
+inline void ChatReply::append_end(std::string& out, const Usage& usage) {
   if (setup_.common.include_usage) chunks_.append_usage(out, detailed(usage));
 }
 
-NANOVLLM_SERVE_INLINE Json ChatReply::message_json(const std::vector<Delta>& deltas) {
+inline Json ChatReply::message_json(const std::vector<Delta>& deltas) {
   std::string reasoning, content;
   Json calls = Json::array();
   for (const Delta& delta : deltas) {
@@ -275,7 +263,7 @@ NANOVLLM_SERVE_INLINE Json ChatReply::message_json(const std::vector<Delta>& del
   return message;
 }
 
-NANOVLLM_SERVE_INLINE std::string ChatReply::whole(const OutputUpdate& update, const Usage& usage) {
+inline std::string ChatReply::whole(const OutputUpdate& update, const Usage& usage) {
   WholeFrame reply(setup_.common.frame);
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
@@ -298,5 +286,3 @@ NANOVLLM_SERVE_INLINE std::string ChatReply::whole(const OutputUpdate& update, c
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

@@ -1,17 +1,19 @@
 #pragma once
 /// Replies of /v1/completions: objects `text_completion`.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/serve/reply/logprobs.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
@@ -72,30 +74,18 @@ class CompletionReply final : public ReplyWriter {
   std::vector<PromptLogprobs> prompts_;  ///< of a stream that begins with them
 };
 
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-#include <utility>
-
-#include "nanovllm/core/finish_reason.hpp"
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE CompletionReply::CompletionReply(Setup setup)
+inline CompletionReply::CompletionReply(Setup setup)
     : setup_(std::move(setup)),
       chunks_(setup_.common.frame, setup_.common.continuous_usage_stats),
       choices_(setup_.common.num_choices),
       prompts_(setup_.num_prompts) {}
 
-NANOVLLM_SERVE_INLINE std::size_t CompletionReply::prompt_of(std::size_t index) const {
+inline std::size_t CompletionReply::prompt_of(std::size_t index) const {
   return index / (setup_.common.num_choices / setup_.num_prompts);
 }
 
-NANOVLLM_SERVE_INLINE Json CompletionReply::logprobs_json(std::size_t index,
-                                                          const ChoiceUpdate& update,
-                                                          const PromptPart& prompt) {
+inline Json CompletionReply::logprobs_json(std::size_t index, const ChoiceUpdate& update,
+                                           const PromptPart& prompt) {
   if (!setup_.logprobs || (prompt.begin == prompt.end && update.logprobs.empty())) return nullptr;
   const Tokenizer& tokenizer = *setup_.common.tokenizer;
   Choice& choice = choices_[index];
@@ -112,17 +102,15 @@ NANOVLLM_SERVE_INLINE Json CompletionReply::logprobs_json(std::size_t index,
   return out.to_json();
 }
 
-NANOVLLM_SERVE_INLINE void CompletionReply::add_tokens(Choice& choice,
-                                                       const ChoiceUpdate& update) const {
+inline void CompletionReply::add_tokens(Choice& choice, const ChoiceUpdate& update) const {
   choice.text_size += update.text.size();
   choice.token_ids.insert(choice.token_ids.end(), update.token_ids.begin(), update.token_ids.end());
   if (!setup_.common.return_token_ids) return;
   for (const TokenId token : update.token_ids) choice.new_token_ids.push_back(token);
 }
 
-NANOVLLM_SERVE_INLINE Json CompletionReply::choice_json(std::size_t index,
-                                                        const ChoiceUpdate& update,
-                                                        const PromptPart& prompt) {
+inline Json CompletionReply::choice_json(std::size_t index, const ChoiceUpdate& update,
+                                         const PromptPart& prompt) {
   Choice& choice = choices_[index];
   const bool is_first = !std::exchange(choice.has_begun, true);
   std::string text = is_first && !setup_.echo.empty() ? setup_.echo[prompt_of(index)] : "";
@@ -146,22 +134,20 @@ NANOVLLM_SERVE_INLINE Json CompletionReply::choice_json(std::size_t index,
   return out;
 }
 
-NANOVLLM_SERVE_INLINE void CompletionReply::append_chunks(std::string& out, std::size_t index,
-                                                          const ChoiceUpdate& update,
-                                                          const Usage& usage) {
+inline void CompletionReply::append_chunks(std::string& out, std::size_t index,
+                                           const ChoiceUpdate& update, const Usage& usage) {
   add_tokens(choices_[index], update);
   if (update.text.empty() && update.logprobs.empty() && !is_ended_by_itself(update.finish_reason))
     return;
   chunks_.append(out, choice_json(index, update, {}), usage);
 }
 
-NANOVLLM_SERVE_INLINE void CompletionReply::begin_prompt(std::size_t prompt,
-                                                         PromptLogprobs&& logprobs) {
+inline void CompletionReply::begin_prompt(std::size_t prompt, PromptLogprobs&& logprobs) {
   prompts_[prompt] = std::move(logprobs);
 }
 
-NANOVLLM_SERVE_INLINE bool CompletionReply::append_prompt(std::string& out, std::size_t index,
-                                                          const Usage& usage) {
+inline bool CompletionReply::append_prompt(std::string& out, std::size_t index,
+                                           const Usage& usage) {
   constexpr std::size_t kTokensInChunk = 32;
   Choice& choice = choices_[index];
   PromptPart part{.logprobs = &prompts_[prompt_of(index)], .begin = choice.num_prompt_tokens};
@@ -172,12 +158,11 @@ NANOVLLM_SERVE_INLINE bool CompletionReply::append_prompt(std::string& out, std:
   return true;
 }
 
-NANOVLLM_SERVE_INLINE void CompletionReply::append_end(std::string& out, const Usage& usage) {
+inline void CompletionReply::append_end(std::string& out, const Usage& usage) {
   if (setup_.common.include_usage) chunks_.append_usage(out, usage);
 }
 
-NANOVLLM_SERVE_INLINE std::string CompletionReply::whole(const OutputUpdate& update,
-                                                         const Usage& usage) {
+inline std::string CompletionReply::whole(const OutputUpdate& update, const Usage& usage) {
   WholeFrame reply(setup_.common.frame);
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     if (update.choices[i].finish_reason == FinishReason::error) continue;  // a beam without a text
@@ -195,5 +180,3 @@ NANOVLLM_SERVE_INLINE std::string CompletionReply::whole(const OutputUpdate& upd
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

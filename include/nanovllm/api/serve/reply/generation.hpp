@@ -1,23 +1,33 @@
 #pragma once
 /// Starts requests for text: from a body to an exchange that the engine works on.
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
+#include "nanovllm/api/serve/admission.hpp"
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
 #include "nanovllm/api/serve/engine_exchange.hpp"
 #include "nanovllm/api/serve/exchange.hpp"
+#include "nanovllm/api/serve/reply/chat_reply.hpp"
+#include "nanovllm/api/serve/reply/completion_reply.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
 #include "nanovllm/api/serve/request/api_error.hpp"
+#include "nanovllm/api/serve/request/chat_request.hpp"
+#include "nanovllm/api/serve/request/completion_request.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
 #include "nanovllm/api/serve/service_config.hpp"
 #include "nanovllm/api/serve/service_load.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/text/check_stop.hpp"
@@ -107,53 +117,32 @@ class Generation {
   std::atomic<bool> is_draining_{false};
 };
 
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-#include <limits>
-#include <optional>
-#include <utility>
-#include <variant>
-
-#include "nanovllm/api/serve/admission.hpp"
-#include "nanovllm/api/serve/reply/chat_reply.hpp"
-#include "nanovllm/api/serve/reply/completion_reply.hpp"
-#include "nanovllm/api/serve/request/chat_request.hpp"
-#include "nanovllm/api/serve/request/completion_request.hpp"
-#include "nanovllm/api/serve/request/request_fields.hpp"
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE const std::string& Generation::model_name(const std::string& asked) const {
+inline const std::string& Generation::model_name(const std::string& asked) const {
   if (asked.empty()) return config_.model_names.front();
   const auto found = std::find(config_.model_names.begin(), config_.model_names.end(), asked);
   if (found == config_.model_names.end()) throw ApiError::model_not_found(asked);
   return *found;
 }
 
-NANOVLLM_SERVE_INLINE void Generation::refuse_queue() const {
+inline void Generation::refuse_queue() const {
   throw ApiError(429, concat("the queue is full: ", max_sequences(),
                              " sequences are under way or waiting; try again later"));
 }
 
-NANOVLLM_SERVE_INLINE void Generation::check_queue() const {
+inline void Generation::check_queue() const {
   if (is_draining_) throw ApiError(503, "the server is shutting down");
   if (load_->num_unfinished + load_->counters.num_preparing >= max_sequences()) refuse_queue();
 }
 
-NANOVLLM_SERVE_INLINE LoadShare Generation::admit(std::int64_t num_sequences) const {
+inline LoadShare Generation::admit(std::int64_t num_sequences) const {
   if (is_draining_) throw ApiError(503, "the server is shutting down");
   auto share = LoadShare::take(load_, num_sequences, max_sequences());
   if (!share) refuse_queue();
   return std::move(*share);
 }
 
-NANOVLLM_SERVE_INLINE void Generation::constrain(SamplingParams& params,
-                                                 const OutputConstraint& constraint,
-                                                 const std::string& field,
-                                                 const Effort& effort) const {
+inline void Generation::constrain(SamplingParams& params, const OutputConstraint& constraint,
+                                  const std::string& field, const Effort& effort) const {
   if (constraint.kind == OutputConstraint::Kind::none) return;
   if (!config_.constraints)
     throw ApiError(400, field + ": this server holds answers to no form", field);
@@ -207,8 +196,7 @@ std::shared_ptr<Exchange> Generation::submit(const Request& request, EngineExcha
   }
 }
 
-NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body,
-                                                                 const Effort& effort) {
+inline std::shared_ptr<Exchange> Generation::chat(std::string_view body, const Effort& effort) {
   auto request = ChatCompletionRequest::parse(parse_request_body(body));
   const char* object = request.stream ? "chat.completion.chunk" : "chat.completion";
   ChatReply::Setup reply{.common = reply_setup(request, "chatcmpl-", object),
@@ -250,8 +238,7 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_vie
                 share);
 }
 
-NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view body,
-                                                                     const Effort& effort) {
+inline std::shared_ptr<Exchange> Generation::complete(std::string_view body, const Effort& effort) {
   auto request = CompletionRequest::parse(parse_request_body(body));
   if (effort.is_short && compiles(request.constraint)) return nullptr;
   SamplingParams& params = request.sampling;
@@ -299,5 +286,3 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::complete(std::string
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

@@ -1,14 +1,17 @@
 #pragma once
 /// Log-probabilities in the forms of chats and completions.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "nanovllm/api/serve/reply/pending_output.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/utf8.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/text/tokenizer.hpp"
@@ -19,16 +22,42 @@ namespace nanovllm::serve {
 inline constexpr double kLeastLogprob = -9999;
 
 /// The bytes of a token as text, with U+FFFD for those that are not valid UTF-8.
-[[nodiscard]] std::string token_text(const Tokenizer& tokenizer, TokenId token);
+[[nodiscard]] inline std::string token_text(const Tokenizer& tokenizer, TokenId token) {
+  std::string text;
+  utf8::append_lossy(text, tokenizer.token_bytes(token));
+  return text;
+}
 
 /// How log-probabilities name a token: by its text, or as "token_id:ID" where a request has vLLM's
 /// return_tokens_as_token_ids, since several tokens may have one text.
 enum class TokenNames : std::uint8_t { texts, ids };
 
-/// One element of a chat's logprobs.content: {"token", "logprob", "bytes", "top_logprobs"} with at
-/// most `num_top` of the likeliest. `bytes` are those of the text, whatever the token is named by.
-[[nodiscard]] Json chat_logprobs(const Tokenizer& tokenizer, const TokenLogprobs& token,
-                                 std::int32_t num_top, TokenNames names = TokenNames::texts);
+namespace detail {
+
+inline Json logprob_json(float logprob) {
+  return std::max(static_cast<double>(logprob), kLeastLogprob);
+}
+
+inline std::string token_name(const Tokenizer& tokenizer, TokenId token, TokenNames names) {
+  return names == TokenNames::ids ? concat("token_id:", token) : token_text(tokenizer, token);
+}
+
+/// {"token", "logprob", "bytes"}
+inline Json token_json(const Tokenizer& tokenizer, TokenId token, float logprob, TokenNames names) {
+  Json bytes = Json::array();
+  for (const char byte : tokenizer.token_bytes(token))
+    bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
+  return Json::object({{"token", token_name(tokenizer, token, names)},
+                       {"logprob", logprob_json(logprob)},
+                       {"bytes", std::move(bytes)}});
+}
+
+inline std::int64_t num_characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
+}
+
+}  // namespace detail
 
 /// The lists of a completion's logprobs: {"text_offset", "token_logprobs", "tokens",
 /// "top_logprobs"}.
@@ -55,60 +84,11 @@ class CompletionLogprobs {
        top_ = Json::array();
 };
 
-/// The field `prompt_logprobs` of vLLM's replies: null for tokens without any, else {"ID":
-/// {"logprob", "rank", "decoded_token"}, …}; the rank is null for a token that is not among the
-/// likeliest.
-[[nodiscard]] Json prompt_logprobs_json(const Tokenizer& tokenizer, const PromptLogprobs& prompt);
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-#include <optional>
-#include <utility>
-
-#include "nanovllm/core/utf8.hpp"
-
-namespace nanovllm::serve {
-
-namespace detail {
-
-NANOVLLM_SERVE_INLINE Json logprob_json(float logprob) {
-  return std::max(static_cast<double>(logprob), kLeastLogprob);
-}
-
-NANOVLLM_SERVE_INLINE std::string token_name(const Tokenizer& tokenizer, TokenId token,
-                                             TokenNames names) {
-  return names == TokenNames::ids ? concat("token_id:", token) : token_text(tokenizer, token);
-}
-
-/// {"token", "logprob", "bytes"}
-NANOVLLM_SERVE_INLINE Json token_json(const Tokenizer& tokenizer, TokenId token, float logprob,
-                                      TokenNames names) {
-  Json bytes = Json::array();
-  for (const char byte : tokenizer.token_bytes(token))
-    bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
-  return Json::object({{"token", token_name(tokenizer, token, names)},
-                       {"logprob", logprob_json(logprob)},
-                       {"bytes", std::move(bytes)}});
-}
-
-NANOVLLM_SERVE_INLINE std::int64_t num_characters(const std::string& text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
-}
-
-}  // namespace detail
-
-NANOVLLM_SERVE_INLINE std::string token_text(const Tokenizer& tokenizer, TokenId token) {
-  std::string text;
-  utf8::append_lossy(text, tokenizer.token_bytes(token));
-  return text;
-}
-
-NANOVLLM_SERVE_INLINE Json chat_logprobs(const Tokenizer& tokenizer, const TokenLogprobs& token,
-                                         std::int32_t num_top, TokenNames names) {
+/// One element of a chat's logprobs.content: {"token", "logprob", "bytes", "top_logprobs"} with at
+/// most `num_top` of the likeliest. `bytes` are those of the text, whatever the token is named by.
+[[nodiscard]] inline Json chat_logprobs(const Tokenizer& tokenizer, const TokenLogprobs& token,
+                                        std::int32_t num_top,
+                                        TokenNames names = TokenNames::texts) {
   Json out = detail::token_json(tokenizer, token.token_id, token.logprob, names);
   Json top = Json::array();
   const std::size_t count = std::min(token.top.size(), static_cast<std::size_t>(num_top));
@@ -118,8 +98,8 @@ NANOVLLM_SERVE_INLINE Json chat_logprobs(const Tokenizer& tokenizer, const Token
   return out;
 }
 
-NANOVLLM_SERVE_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer, TokenId token,
-                                                   Json logprob, Json top) {
+inline void CompletionLogprobs::add(const Tokenizer& tokenizer, TokenId token, Json logprob,
+                                    Json top) {
   offsets_.push_back(offset_);
   offset_ += detail::num_characters(token_text(tokenizer, token));
   logprobs_.push_back(std::move(logprob));
@@ -127,13 +107,11 @@ NANOVLLM_SERVE_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer, T
   top_.push_back(std::move(top));
 }
 
-NANOVLLM_SERVE_INLINE void CompletionLogprobs::add_first(const Tokenizer& tokenizer,
-                                                         TokenId token) {
+inline void CompletionLogprobs::add_first(const Tokenizer& tokenizer, TokenId token) {
   add(tokenizer, token, nullptr, nullptr);
 }
 
-NANOVLLM_SERVE_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer,
-                                                   const TokenLogprobs& token) {
+inline void CompletionLogprobs::add(const Tokenizer& tokenizer, const TokenLogprobs& token) {
   // Different tokens may be written alike, when they are not UTF-8: the likelier counts.
   Json top = Json::object();
   const auto list = [&](TokenId id, float logprob) {
@@ -145,15 +123,18 @@ NANOVLLM_SERVE_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer,
   add(tokenizer, token.token_id, detail::logprob_json(token.logprob), std::move(top));
 }
 
-NANOVLLM_SERVE_INLINE Json CompletionLogprobs::to_json() const {
+inline Json CompletionLogprobs::to_json() const {
   return Json::object({{"text_offset", offsets_},
                        {"token_logprobs", logprobs_},
                        {"tokens", tokens_},
                        {"top_logprobs", top_}});
 }
 
-NANOVLLM_SERVE_INLINE Json prompt_logprobs_json(const Tokenizer& tokenizer,
-                                                const PromptLogprobs& prompt) {
+/// The field `prompt_logprobs` of vLLM's replies: null for tokens without any, else {"ID":
+/// {"logprob", "rank", "decoded_token"}, …}; the rank is null for a token that is not among the
+/// likeliest.
+[[nodiscard]] inline Json prompt_logprobs_json(const Tokenizer& tokenizer,
+                                               const PromptLogprobs& prompt) {
   Json out = Json::array();
   for (const std::optional<TokenLogprobs>& token : prompt) {
     if (!token) {
@@ -177,5 +158,3 @@ NANOVLLM_SERVE_INLINE Json prompt_logprobs_json(const Tokenizer& tokenizer,
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

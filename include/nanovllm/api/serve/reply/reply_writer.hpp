@@ -1,6 +1,7 @@
 #pragma once
 /// Writers of replies: one kind for each endpoint of the API.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -18,7 +19,6 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/core/random_seed.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
@@ -55,7 +55,14 @@ struct StopRules {
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
 
-  [[nodiscard]] static StopRules of(const SamplingParams& params, std::span<const TokenId> eos);
+  [[nodiscard]] static StopRules of(const SamplingParams& params, std::span<const TokenId> eos) {
+    StopRules out{.stop = params.stop,
+                  .stop_token_ids = params.stop_token_ids,
+                  .include_stop_str_in_output = params.include_stop_str_in_output,
+                  .skip_special_tokens = params.skip_special_tokens};
+    if (!params.ignore_eos) out.eos_token_ids.assign(eos.begin(), eos.end());
+    return out;
+  }
 
   /// Whether `reason` needs the tokens of a choice.
   [[nodiscard]] bool need_tokens() const { return !stop.empty() || !stop_token_ids.empty(); }
@@ -65,7 +72,24 @@ struct StopRules {
   /// @param tokens     all tokens of the choice.
   /// @param text_size  bytes of its text.
   [[nodiscard]] Json reason(const std::optional<Tokenizer>& tokenizer,
-                            std::span<const TokenId> tokens, std::size_t text_size) const;
+                            std::span<const TokenId> tokens, std::size_t text_size) const {
+    if (tokens.empty()) return nullptr;
+    const auto is_last = [&](const std::vector<TokenId>& ids) {
+      return std::find(ids.begin(), ids.end(), tokens.back()) != ids.end();
+    };
+    if (is_last(eos_token_ids)) return nullptr;
+    if (is_last(stop_token_ids)) return tokens.back();
+    if (!tokenizer || stop.empty()) return nullptr;
+    // The text ends before the stop string, or after it.
+    const std::string all = tokenizer->decode(tokens, skip_special_tokens);
+    const std::string_view before = std::string_view(all).substr(0, text_size);
+    const std::string_view behind = std::string_view(all).substr(before.size());
+    for (const std::string& text : stop) {
+      if (include_stop_str_in_output ? before.ends_with(text) : behind.starts_with(text))
+        return text;
+    }
+    return nullptr;
+  }
 };
 
 /// Makes names of replies and of tool calls that differ from all others, those of other processes
@@ -229,43 +253,3 @@ class ChunkFrame {
 };
 
 }  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE StopRules StopRules::of(const SamplingParams& params,
-                                              std::span<const TokenId> eos) {
-  StopRules out{.stop = params.stop,
-                .stop_token_ids = params.stop_token_ids,
-                .include_stop_str_in_output = params.include_stop_str_in_output,
-                .skip_special_tokens = params.skip_special_tokens};
-  if (!params.ignore_eos) out.eos_token_ids.assign(eos.begin(), eos.end());
-  return out;
-}
-
-NANOVLLM_SERVE_INLINE Json StopRules::reason(const std::optional<Tokenizer>& tokenizer,
-                                             std::span<const TokenId> tokens,
-                                             std::size_t text_size) const {
-  if (tokens.empty()) return nullptr;
-  const auto is_last = [&](const std::vector<TokenId>& ids) {
-    return std::find(ids.begin(), ids.end(), tokens.back()) != ids.end();
-  };
-  if (is_last(eos_token_ids)) return nullptr;
-  if (is_last(stop_token_ids)) return tokens.back();
-  if (!tokenizer || stop.empty()) return nullptr;
-  // The text ends before the stop string, or after it.
-  const std::string all = tokenizer->decode(tokens, skip_special_tokens);
-  const std::string_view before = std::string_view(all).substr(0, text_size);
-  const std::string_view behind = std::string_view(all).substr(before.size());
-  for (const std::string& text : stop) {
-    if (include_stop_str_in_output ? before.ends_with(text) : behind.starts_with(text)) return text;
-  }
-  return nullptr;
-}
-
-}  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

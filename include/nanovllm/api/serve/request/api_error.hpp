@@ -5,9 +5,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/utf8.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::serve {
@@ -36,24 +37,9 @@ struct ApiError : RequestError {
   std::string code;                  ///< "context_length_exceeded", …; empty is written as null
 };
 
-/// `message` with `name`, the engine's for a field, replaced by `own`, the request's, wherever it
-/// is a word.
-[[nodiscard]] std::string in_own_name(std::string message, std::string_view name,
-                                      std::string_view own);
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <utility>
-
-#include "nanovllm/core/utf8.hpp"
-
-namespace nanovllm::serve {
-
 namespace detail {
 
-[[nodiscard]] NANOVLLM_SERVE_INLINE std::string error_type(int status) {
+[[nodiscard]] inline std::string error_type(int status) {
   if (status == 401) return "authentication_error";
   if (status == 429) return "rate_limit_error";
   return status >= 500 ? "server_error" : "invalid_request_error";
@@ -61,26 +47,28 @@ namespace detail {
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE ApiError::ApiError(int http_status, const std::string& message,
-                                         std::optional<std::string> field, std::string error_code)
+inline ApiError::ApiError(int http_status, const std::string& message,
+                          std::optional<std::string> field, std::string error_code)
     : RequestError(message),
       status(http_status),
       type(detail::error_type(http_status)),
       param(std::move(field)),
       code(std::move(error_code)) {}
 
-NANOVLLM_SERVE_INLINE ApiError ApiError::of(const RequestError& error) {
+inline ApiError ApiError::of(const RequestError& error) {
   if (const auto* answer = dynamic_cast<const ApiError*>(&error)) return *answer;
   const auto* field = dynamic_cast<const FieldError*>(&error);
   return {400, error.what(), field != nullptr ? std::optional(field->field) : std::nullopt};
 }
 
-NANOVLLM_SERVE_INLINE ApiError ApiError::model_not_found(std::string_view model) {
+inline ApiError ApiError::model_not_found(std::string_view model) {
   return {404, concat("The model `", model, "` does not exist."), "model", "model_not_found"};
 }
 
-NANOVLLM_SERVE_INLINE std::string in_own_name(std::string message, std::string_view name,
-                                              std::string_view own) {
+/// `message` with `name`, the engine's for a field, replaced by `own`, the request's, wherever it
+/// is a word.
+[[nodiscard]] inline std::string in_own_name(std::string message, std::string_view name,
+                                             std::string_view own) {
   const auto is_letter = [&](std::size_t i) {
     return i < message.size() && (message[i] == '_' || (message[i] >= 'a' && message[i] <= 'z'));
   };
@@ -92,7 +80,7 @@ NANOVLLM_SERVE_INLINE std::string in_own_name(std::string message, std::string_v
   return message;
 }
 
-NANOVLLM_SERVE_INLINE Json ApiError::to_json() const {
+inline Json ApiError::to_json() const {
   std::string message;
   utf8::append_lossy(message, what());
   Json error;
@@ -104,5 +92,3 @@ NANOVLLM_SERVE_INLINE Json ApiError::to_json() const {
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

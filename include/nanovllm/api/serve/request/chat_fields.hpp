@@ -1,48 +1,26 @@
 #pragma once
 /// The fields of a conversation: its messages, and the options of the chat template.
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/serve/request/request_fields.hpp"
 #include "nanovllm/chat/chat_message.hpp"
-#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm::serve {
 
 /// Messages that a request may have.
 inline constexpr std::size_t kMaxMessages = 16384;
 
-/// Reads `messages` and prepares them for a template. The role 'developer' becomes 'system'. Text
-/// parts are joined. Content that is null, or that a message of the assistant lacks, becomes "".
-/// Arguments of tool calls that are the text of an object become the object. `reasoning` is used if
-/// there is no `reasoning_content`. Other members stay as they are. Throws RequestError, also for
-/// content that is not text.
-[[nodiscard]] std::vector<ChatMessage> parse_chat_messages(const RequestFields& body);
-
-/// Reads add_generation_prompt, continue_final_message and whether to think:
-/// chat_template_kwargs.enable_thinking, else enable_thinking, else a reasoning_effort of 'none'.
-/// Other kwargs, and reasoning_effort, become variables of the template, as `documents` does.
-/// Throws RequestError, also for chat_template: a template is a program, and requests are not
-/// trusted with one.
-[[nodiscard]] ChatOptions parse_chat_options(const RequestFields& body);
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-#include <array>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-
-namespace nanovllm::serve {
-
 namespace detail {
 
-NANOVLLM_SERVE_INLINE std::string read_role(const RequestFields& message) {
+inline std::string read_role(const RequestFields& message) {
   const std::string& role = string_at(message.required("role"), message.path("role"));
   if (role == "developer") return "system";
   constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
@@ -52,7 +30,7 @@ NANOVLLM_SERVE_INLINE std::string read_role(const RequestFields& message) {
 }
 
 /// Throws RequestError unless `content` is a text or a list of parts that are.
-NANOVLLM_SERVE_INLINE void check_content(const Json& content, const std::string& path) {
+inline void check_content(const Json& content, const std::string& path) {
   if (content.is_string()) return;
   if (!content.is_array()) wrong_field(path, "a string or a list of text parts", content);
   for (std::size_t i = 0; i < content.size(); ++i) {
@@ -66,7 +44,7 @@ NANOVLLM_SERVE_INLINE void check_content(const Json& content, const std::string&
 
 /// Arguments as templates print them. Text that is not an object stays as it is: a malformed call
 /// of a model does not end the conversation.
-NANOVLLM_SERVE_INLINE Json read_arguments(const Json& value, const std::string& path) {
+inline Json read_arguments(const Json& value, const std::string& path) {
   if (value.is_object()) return value;
   const std::string& text = string_at(value, path);
   if (text.empty()) return Json::object();
@@ -78,7 +56,7 @@ NANOVLLM_SERVE_INLINE Json read_arguments(const Json& value, const std::string& 
   return value;
 }
 
-NANOVLLM_SERVE_INLINE Json read_tool_calls(const Json& list, const std::string& path) {
+inline Json read_tool_calls(const Json& list, const std::string& path) {
   if (!list.is_array()) wrong_field(path, "a list of tool calls", list);
   Json calls = list;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -93,7 +71,7 @@ NANOVLLM_SERVE_INLINE Json read_tool_calls(const Json& list, const std::string& 
   return calls;
 }
 
-NANOVLLM_SERVE_INLINE ChatMessage read_message(const Json& value, const std::string& path) {
+inline ChatMessage read_message(const Json& value, const std::string& path) {
   const RequestFields fields(value, path);
   const std::string role = read_role(fields);
   if (!value.contains("content") && role != "assistant")
@@ -114,7 +92,12 @@ NANOVLLM_SERVE_INLINE ChatMessage read_message(const Json& value, const std::str
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE std::vector<ChatMessage> parse_chat_messages(const RequestFields& body) {
+/// Reads `messages` and prepares them for a template. The role 'developer' becomes 'system'. Text
+/// parts are joined. Content that is null, or that a message of the assistant lacks, becomes "".
+/// Arguments of tool calls that are the text of an object become the object. `reasoning` is used if
+/// there is no `reasoning_content`. Other members stay as they are. Throws RequestError, also for
+/// content that is not text.
+[[nodiscard]] inline std::vector<ChatMessage> parse_chat_messages(const RequestFields& body) {
   (void)body.required("messages");
   const Json& list = *body.list("messages", kMaxMessages);
   if (list.empty()) refuse_field("messages", "must not be empty");
@@ -126,7 +109,12 @@ NANOVLLM_SERVE_INLINE std::vector<ChatMessage> parse_chat_messages(const Request
   return messages;
 }
 
-NANOVLLM_SERVE_INLINE ChatOptions parse_chat_options(const RequestFields& body) {
+/// Reads add_generation_prompt, continue_final_message and whether to think:
+/// chat_template_kwargs.enable_thinking, else enable_thinking, else a reasoning_effort of 'none'.
+/// Other kwargs, and reasoning_effort, become variables of the template, as `documents` does.
+/// Throws RequestError, also for chat_template: a template is a program, and requests are not
+/// trusted with one.
+[[nodiscard]] inline ChatOptions parse_chat_options(const RequestFields& body) {
   body.refuse("chat_template",
               "is not supported: conversations are rendered by the template of the model");
   ChatOptions options;
@@ -158,5 +146,3 @@ NANOVLLM_SERVE_INLINE ChatOptions parse_chat_options(const RequestFields& body) 
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

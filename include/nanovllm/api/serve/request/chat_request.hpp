@@ -6,15 +6,20 @@
 /// that names it.
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
+#include "nanovllm/api/serve/request/chat_fields.hpp"
+#include "nanovllm/api/serve/request/output_format.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
+#include "nanovllm/api/serve/request/sampling_fields.hpp"
 #include "nanovllm/api/serve/request/shared_fields.hpp"
 #include "nanovllm/api/serve/request/tool_fields.hpp"
 #include "nanovllm/chat/chat_message.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
@@ -50,25 +55,11 @@ struct ChatCompletionRequest {
   [[nodiscard]] static ChatCompletionRequest parse(const Json& body);
 };
 
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <limits>
-#include <utility>
-
-#include "nanovllm/api/serve/request/chat_fields.hpp"
-#include "nanovllm/api/serve/request/output_format.hpp"
-#include "nanovllm/api/serve/request/request_fields.hpp"
-#include "nanovllm/api/serve/request/sampling_fields.hpp"
-
-namespace nanovllm::serve {
-
 namespace detail {
 
 /// Throws RequestError for fields of completions that a chat does not support, except their
 /// defaults, which clients may write out.
-NANOVLLM_SERVE_INLINE void refuse_completion_fields(const RequestFields& body) {
+inline void refuse_completion_fields(const RequestFields& body) {
   const auto refuse = [&](const char* name, bool is_default) {
     if (body.has(name) && !is_default)
       refuse_field(name, "is not supported in chats; /v1/completions has it");
@@ -81,8 +72,7 @@ NANOVLLM_SERVE_INLINE void refuse_completion_fields(const RequestFields& body) {
     refuse(name, body.has(name) && *body.find(name) == Json(1));
 }
 
-NANOVLLM_SERVE_INLINE void read_token_limits(const RequestFields& body,
-                                             ChatCompletionRequest& request) {
+inline void read_token_limits(const RequestFields& body, ChatCompletionRequest& request) {
   // Both are checked, though max_completion_tokens wins.
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     const auto limit = body.integer(name, 1, std::numeric_limits<std::int32_t>::max());
@@ -91,8 +81,7 @@ NANOVLLM_SERVE_INLINE void read_token_limits(const RequestFields& body,
   if (request.max_tokens) request.sampling.max_tokens = *request.max_tokens;
 }
 
-NANOVLLM_SERVE_INLINE void read_chat_logprobs(const RequestFields& body,
-                                              ChatCompletionRequest& request) {
+inline void read_chat_logprobs(const RequestFields& body, ChatCompletionRequest& request) {
   request.logprobs = body.flag("logprobs");
   const auto top = body.integer("top_logprobs", 0, kMaxLogprobs).value_or(0);
   if (top > 0 && !request.logprobs)
@@ -105,8 +94,7 @@ NANOVLLM_SERVE_INLINE void read_chat_logprobs(const RequestFields& body,
 
 /// The tools and the form of the answer. Where calls may come and need not, they may come instead
 /// of an answer in the form; where they must, there is no such answer.
-NANOVLLM_SERVE_INLINE void read_answer_form(const RequestFields& body,
-                                            ChatCompletionRequest& request) {
+inline void read_answer_form(const RequestFields& body, ChatCompletionRequest& request) {
   OutputFormat format = parse_output_format(body);
   ToolFields tools = parse_tool_fields(body);
   if (tools.choice.kind == ToolChoice::Kind::automatic && !format.field.empty()) {
@@ -127,7 +115,7 @@ NANOVLLM_SERVE_INLINE void read_answer_form(const RequestFields& body,
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE ChatCompletionRequest ChatCompletionRequest::parse(const Json& json) {
+inline ChatCompletionRequest ChatCompletionRequest::parse(const Json& json) {
   const RequestFields body(json);
   ChatCompletionRequest request;
   request.model = body.string("model").value_or("");
@@ -160,5 +148,3 @@ NANOVLLM_SERVE_INLINE ChatCompletionRequest ChatCompletionRequest::parse(const J
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

@@ -4,14 +4,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
+#include "nanovllm/api/serve/request/chat_fields.hpp"
+#include "nanovllm/api/serve/request/output_format.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
+#include "nanovllm/api/serve/request/sampling_fields.hpp"
 #include "nanovllm/api/serve/request/shared_fields.hpp"
+#include "nanovllm/api/serve/request/tool_fields.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
@@ -70,26 +76,11 @@ struct DetokenizeRequest {
   [[nodiscard]] static DetokenizeRequest parse(const Json& body);
 };
 
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <limits>
-#include <utility>
-
-#include "nanovllm/api/serve/request/chat_fields.hpp"
-#include "nanovllm/api/serve/request/output_format.hpp"
-#include "nanovllm/api/serve/request/request_fields.hpp"
-#include "nanovllm/api/serve/request/sampling_fields.hpp"
-#include "nanovllm/api/serve/request/tool_fields.hpp"
-
-namespace nanovllm::serve {
-
 namespace detail {
 
 inline constexpr std::int32_t kDefaultMaxTokens = 16;
 
-NANOVLLM_SERVE_INLINE void read_token_limit(const RequestFields& body, CompletionRequest& request) {
+inline void read_token_limit(const RequestFields& body, CompletionRequest& request) {
   const auto limit = body.integer("max_tokens", 0, std::numeric_limits<std::int32_t>::max());
   request.sampling.max_tokens = static_cast<std::int32_t>(limit.value_or(kDefaultMaxTokens));
   if (limit != 0) return;
@@ -98,8 +89,7 @@ NANOVLLM_SERVE_INLINE void read_token_limit(const RequestFields& body, Completio
   request.sampling.max_tokens = 1;
 }
 
-NANOVLLM_SERVE_INLINE void read_completion_logprobs(const RequestFields& body,
-                                                    CompletionRequest& request) {
+inline void read_completion_logprobs(const RequestFields& body, CompletionRequest& request) {
   const auto of_prompt = body.integer("prompt_logprobs", 0, kMaxLogprobs);
   if (of_prompt && request.echo)
     refuse_field("prompt_logprobs",
@@ -113,8 +103,7 @@ NANOVLLM_SERVE_INLINE void read_completion_logprobs(const RequestFields& body,
   if (request.echo) request.sampling.prompt_logprobs = request.logprobs;
 }
 
-NANOVLLM_SERVE_INLINE void check_streams(const RequestFields& body,
-                                         const CompletionRequest& request) {
+inline void check_streams(const RequestFields& body, const CompletionRequest& request) {
   const auto samples = static_cast<std::size_t>(num_samples(request.sampling));
   const std::size_t sequences = request.prompts.size() * samples;
   if (sequences > kMaxCompletionSequences)
@@ -127,7 +116,7 @@ NANOVLLM_SERVE_INLINE void check_streams(const RequestFields& body,
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE CompletionRequest CompletionRequest::parse(const Json& json) {
+inline CompletionRequest CompletionRequest::parse(const Json& json) {
   const RequestFields body(json);
   CompletionRequest request;
   request.model = body.string("model").value_or("");
@@ -161,7 +150,7 @@ NANOVLLM_SERVE_INLINE CompletionRequest CompletionRequest::parse(const Json& jso
   return request;
 }
 
-NANOVLLM_SERVE_INLINE TokenizeRequest TokenizeRequest::parse(const Json& json) {
+inline TokenizeRequest TokenizeRequest::parse(const Json& json) {
   const RequestFields body(json);
   TokenizeRequest request;
   request.model = body.string("model").value_or("");
@@ -178,7 +167,7 @@ NANOVLLM_SERVE_INLINE TokenizeRequest TokenizeRequest::parse(const Json& json) {
   return request;
 }
 
-NANOVLLM_SERVE_INLINE DetokenizeRequest DetokenizeRequest::parse(const Json& json) {
+inline DetokenizeRequest DetokenizeRequest::parse(const Json& json) {
   const RequestFields body(json);
   DetokenizeRequest request;
   request.model = body.string("model").value_or("");
@@ -188,5 +177,3 @@ NANOVLLM_SERVE_INLINE DetokenizeRequest DetokenizeRequest::parse(const Json& jso
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

@@ -4,10 +4,10 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
 #include "nanovllm/api/serve/request/request_fields.hpp"
-#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm::serve {
 
@@ -20,26 +20,12 @@ struct OutputFormat {
   std::string field{};  ///< path of the field that states it; empty for Kind::none
 };
 
-/// Reads response_format, structured_outputs, guided_json, guided_regex, guided_choice and
-/// guided_grammar, of which at most one may be given. Schemas are checked to be JSON
-/// objects and nothing more. structured_outputs.disable_any_whitespace sets
-/// OutputConstraint::json_space: true is `none`, false is `any`. Throws RequestError.
-[[nodiscard]] OutputFormat parse_output_format(const RequestFields& body);
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <utility>
-
-namespace nanovllm::serve {
-
 namespace detail {
 
 using FormatKind = OutputConstraint::Kind;
 
 /// A JSON Schema: an object, or where vLLM takes one, its text.
-NANOVLLM_SERVE_INLINE OutputConstraint json_format(const Json& value, const std::string& path) {
+inline OutputConstraint json_format(const Json& value, const std::string& path) {
   if (value.is_object()) return {.kind = FormatKind::json_schema, .text = value.dump()};
   if (!value.is_string()) wrong_field(path, "a JSON Schema, an object or its text", value);
   Json schema;
@@ -53,22 +39,21 @@ NANOVLLM_SERVE_INLINE OutputConstraint json_format(const Json& value, const std:
 }
 
 /// A regular expression or a grammar.
-NANOVLLM_SERVE_INLINE OutputConstraint text_format(FormatKind kind, const Json& value,
-                                                   const std::string& path) {
+inline OutputConstraint text_format(FormatKind kind, const Json& value, const std::string& path) {
   const std::string& text = string_at(value, path);
   if (text.empty()) refuse_field(path, "must not be empty");
   return {.kind = kind, .text = text};
 }
 
-NANOVLLM_SERVE_INLINE OutputConstraint regex_format(const Json& value, const std::string& path) {
+inline OutputConstraint regex_format(const Json& value, const std::string& path) {
   return text_format(FormatKind::regex, value, path);
 }
 
-NANOVLLM_SERVE_INLINE OutputConstraint grammar_format(const Json& value, const std::string& path) {
+inline OutputConstraint grammar_format(const Json& value, const std::string& path) {
   return text_format(FormatKind::grammar, value, path);
 }
 
-NANOVLLM_SERVE_INLINE OutputConstraint choice_format(const Json& value, const std::string& path) {
+inline OutputConstraint choice_format(const Json& value, const std::string& path) {
   if (!value.is_array() || value.empty() || value.size() > kMaxChoices)
     wrong_field(path, concat("a list of 1 to ", kMaxChoices, " strings"), value);
   OutputConstraint constraint{.kind = FormatKind::choice};
@@ -109,7 +94,7 @@ class OneFormat {
   OutputFormat found_;
 };
 
-NANOVLLM_SERVE_INLINE void read_response_format(const Json& value, OneFormat& format) {
+inline void read_response_format(const Json& value, OneFormat& format) {
   const RequestFields fields(value, "response_format");
   const std::string& type = string_at(fields.required("type"), fields.path("type"));
   if (type == "text") return;
@@ -130,7 +115,7 @@ NANOVLLM_SERVE_INLINE void read_response_format(const Json& value, OneFormat& fo
   format.state(json_format(schema, inner.path("schema")), "response_format");
 }
 
-NANOVLLM_SERVE_INLINE void read_structured_outputs(const Json& value, OneFormat& format) {
+inline void read_structured_outputs(const Json& value, OneFormat& format) {
   const RequestFields fields(value, "structured_outputs");
   for (const char* name : {"structural_tag", "whitespace_pattern"})
     if (fields.has(name)) refuse_field(fields.path(name), "is not supported");
@@ -159,7 +144,11 @@ NANOVLLM_SERVE_INLINE void read_structured_outputs(const Json& value, OneFormat&
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE OutputFormat parse_output_format(const RequestFields& body) {
+/// Reads response_format, structured_outputs, guided_json, guided_regex, guided_choice and
+/// guided_grammar, of which at most one may be given. Schemas are checked to be JSON
+/// objects and nothing more. structured_outputs.disable_any_whitespace sets
+/// OutputConstraint::json_space: true is `none`, false is `any`. Throws RequestError.
+[[nodiscard]] inline OutputFormat parse_output_format(const RequestFields& body) {
   detail::OneFormat format;
   if (const Json* value = body.find("response_format"))
     detail::read_response_format(*value, format);
@@ -173,5 +162,3 @@ NANOVLLM_SERVE_INLINE OutputFormat parse_output_format(const RequestFields& body
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

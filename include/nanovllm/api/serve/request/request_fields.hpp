@@ -10,21 +10,24 @@
 #include <utility>
 
 #include "nanovllm/core/number_range.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
+#include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/io/json_values.hpp"
 
 namespace nanovllm::serve {
-
-/// Parses a body, which must be one JSON object. Throws RequestError that says where it is wrong.
-[[nodiscard]] Json parse_request_body(std::string_view body);
 
 /// The fields of one object. One that is null counts as absent.
 class RequestFields {
  public:
   /// `path` is where the object lies in the body: empty for the body itself. Throws
   /// RequestError unless `object` is one; it must outlive this.
-  explicit RequestFields(const Json& object, std::string path = {});
+  explicit RequestFields(const Json& object, std::string path = {})
+      : object_(object), path_(std::move(path)) {
+    if (object.is_object()) return;
+    if (!path_.empty()) wrong_field(path_, "an object", object);
+    throw RequestError(
+        concat("the body must be a JSON object, got ", nanovllm::detail::shown(object)));
+  }
 
   /// The field, or null when it is absent.
   [[nodiscard]] const Json* find(std::string_view key) const {
@@ -44,93 +47,60 @@ class RequestFields {
   }
 
   /// The field. Throws FieldError when it is absent.
-  [[nodiscard]] const Json& required(std::string_view key) const;
+  [[nodiscard]] const Json& required(std::string_view key) const {
+    const Json* found = find(key);
+    if (found == nullptr) refuse_field(path(key), "is missing");
+    return *found;
+  }
 
   // Typed: nothing when absent, FieldError for another type or range.
-  [[nodiscard]] std::optional<bool> boolean(std::string_view key) const;
+  [[nodiscard]] std::optional<bool> boolean(std::string_view key) const {
+    const Json* value = find(key);
+    if (value == nullptr) return {};
+    if (!value->is_boolean()) wrong_field(path(key), "true or false", *value);
+    return value->boolean();
+  }
   [[nodiscard]] bool flag(std::string_view key, bool fallback = false) const {
     return boolean(key).value_or(fallback);
   }
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key, std::int64_t low,
-                                                    std::int64_t high) const;
-  [[nodiscard]] std::optional<float> number(std::string_view key, NumberRange range) const;
-  [[nodiscard]] std::optional<std::string> string(std::string_view key) const;
+                                                    std::int64_t high) const {
+    const Json* value = find(key);
+    if (value == nullptr) return {};
+    return integer_at(*value, path(key), low, high);
+  }
+  [[nodiscard]] std::optional<float> number(std::string_view key, NumberRange range) const {
+    const Json* value = find(key);
+    if (value == nullptr) return {};
+    return number_at(*value, path(key), range);
+  }
+  [[nodiscard]] std::optional<std::string> string(std::string_view key) const {
+    const Json* value = find(key);
+    if (value == nullptr) return {};
+    return string_at(*value, path(key));
+  }
   /// A list, or null when absent.
-  [[nodiscard]] const Json* list(std::string_view key, std::size_t max_size) const;
+  [[nodiscard]] const Json* list(std::string_view key, std::size_t max_size) const {
+    const Json* value = find(key);
+    if (value == nullptr) return nullptr;
+    if (!value->is_array()) wrong_field(path(key), "a list", *value);
+    if (value->size() > max_size)
+      refuse_field(path(key),
+                   concat("must have at most ", max_size, " elements, got ", value->size()));
+    return value;
+  }
 
  private:
   const Json& object_;
   std::string path_;
 };
 
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include "nanovllm/io/json_fields.hpp"
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE Json parse_request_body(std::string_view body) {
+/// Parses a body, which must be one JSON object. Throws RequestError that says where it is wrong.
+[[nodiscard]] inline Json parse_request_body(std::string_view body) {
   Json json = parse_json(body, "the body");
   check<RequestError>(json.is_object(), "the body must be a JSON object, got ",
                       nanovllm::detail::shown(json));
   return json;
 }
 
-NANOVLLM_SERVE_INLINE RequestFields::RequestFields(const Json& object, std::string path)
-    : object_(object), path_(std::move(path)) {
-  if (object.is_object()) return;
-  if (!path_.empty()) wrong_field(path_, "an object", object);
-  throw RequestError(
-      concat("the body must be a JSON object, got ", nanovllm::detail::shown(object)));
-}
-
-NANOVLLM_SERVE_INLINE const Json& RequestFields::required(std::string_view key) const {
-  const Json* found = find(key);
-  if (found == nullptr) refuse_field(path(key), "is missing");
-  return *found;
-}
-
-NANOVLLM_SERVE_INLINE std::optional<bool> RequestFields::boolean(std::string_view key) const {
-  const Json* value = find(key);
-  if (value == nullptr) return {};
-  if (!value->is_boolean()) wrong_field(path(key), "true or false", *value);
-  return value->boolean();
-}
-
-NANOVLLM_SERVE_INLINE std::optional<std::int64_t> RequestFields::integer(std::string_view key,
-                                                                         std::int64_t low,
-                                                                         std::int64_t high) const {
-  const Json* value = find(key);
-  if (value == nullptr) return {};
-  return integer_at(*value, path(key), low, high);
-}
-
-NANOVLLM_SERVE_INLINE std::optional<float> RequestFields::number(std::string_view key,
-                                                                 NumberRange range) const {
-  const Json* value = find(key);
-  if (value == nullptr) return {};
-  return number_at(*value, path(key), range);
-}
-
-NANOVLLM_SERVE_INLINE std::optional<std::string> RequestFields::string(std::string_view key) const {
-  const Json* value = find(key);
-  if (value == nullptr) return {};
-  return string_at(*value, path(key));
-}
-
-NANOVLLM_SERVE_INLINE const Json* RequestFields::list(std::string_view key,
-                                                      std::size_t max_size) const {
-  const Json* value = find(key);
-  if (value == nullptr) return nullptr;
-  if (!value->is_array()) wrong_field(path(key), "a list", *value);
-  if (value->size() > max_size)
-    refuse_field(path(key),
-                 concat("must have at most ", max_size, " elements, got ", value->size()));
-  return value;
-}
-
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

@@ -1,46 +1,22 @@
 #pragma once
 /// The fields of sampling, by OpenAI's names and vLLM's.
 
+#include <algorithm>
+#include <span>
+#include <string>
 #include <string_view>
 
+#include "nanovllm/api/serve/request/api_error.hpp"
 #include "nanovllm/api/serve/request/request_fields.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/sampling/sampling_json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm::serve {
-
-/// The fields that chat completions and completions share: those of SamplingParams by their names,
-/// but for max_tokens, log-probabilities and beam search. Throws FieldError.
-[[nodiscard]] SamplingParams parse_sampling(const RequestFields& body);
-
-/// The fields that only completions have: best_of, use_beam_search, beam_width, length_penalty,
-/// early_stopping. With use_beam_search the beams are beam_width, else best_of, else n. Throws
-/// FieldError.
-void parse_beam_search(const RequestFields& body, SamplingParams& params);
-
-/// Whether bodies have the field of SamplingParams of that name: those of completions, or chats'.
-[[nodiscard]] bool is_sampling_field_of(std::string_view name, bool is_chat);
 
 /// The field that asks for a beam search, if one does.
 [[nodiscard]] inline const char* beam_field_of(const RequestFields& body) {
   return body.has("beam_width") ? "beam_width" : "use_beam_search";
 }
-
-/// Throws RequestError for fields that cannot be combined; the rules are those of validate().
-void check_sampling(const RequestFields& body, const SamplingParams& params);
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-#include <span>
-#include <string>
-
-#include "nanovllm/api/serve/request/api_error.hpp"
-#include "nanovllm/sampling/sampling_json.hpp"
-
-namespace nanovllm::serve {
 
 namespace detail {
 
@@ -51,24 +27,26 @@ inline constexpr std::string_view kBeamFields[] = {"best_of", "beam_width", "len
 inline constexpr std::string_view kOwnFields[] = {"max_tokens", "logprobs", "prompt_logprobs"};
 inline constexpr std::string_view kAbsentField = "logprob_token_ids";
 
-NANOVLLM_SERVE_INLINE bool is_one_of(std::span<const std::string_view> names,
-                                     std::string_view name) {
+inline bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-NANOVLLM_SERVE_INLINE void read_field(const SamplingField& field, const RequestFields& body,
-                                      SamplingParams& params) {
+inline void read_field(const SamplingField& field, const RequestFields& body,
+                       SamplingParams& params) {
   if (const Json* value = body.find(field.name))
     read_sampling_field(field, *value, body.path(field.name), params);
 }
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE bool is_sampling_field_of(std::string_view name, bool is_chat) {
+/// Whether bodies have the field of SamplingParams of that name: those of completions, or chats'.
+[[nodiscard]] inline bool is_sampling_field_of(std::string_view name, bool is_chat) {
   return name != detail::kAbsentField && !(is_chat && detail::is_one_of(detail::kBeamFields, name));
 }
 
-NANOVLLM_SERVE_INLINE SamplingParams parse_sampling(const RequestFields& body) {
+/// The fields that chat completions and completions share: those of SamplingParams by their names,
+/// but for max_tokens, log-probabilities and beam search. Throws FieldError.
+[[nodiscard]] inline SamplingParams parse_sampling(const RequestFields& body) {
   SamplingParams params;
   for (const SamplingField& field : kSamplingFields) {
     if (is_sampling_field_of(field.name, true) &&
@@ -80,7 +58,10 @@ NANOVLLM_SERVE_INLINE SamplingParams parse_sampling(const RequestFields& body) {
   return params;
 }
 
-NANOVLLM_SERVE_INLINE void parse_beam_search(const RequestFields& body, SamplingParams& params) {
+/// The fields that only completions have: best_of, use_beam_search, beam_width, length_penalty,
+/// early_stopping. With use_beam_search the beams are beam_width, else best_of, else n. Throws
+/// FieldError.
+inline void parse_beam_search(const RequestFields& body, SamplingParams& params) {
   for (const std::string_view name : detail::kBeamFields)
     detail::read_field(*find_sampling_field(name), body, params);
   if (!body.flag("use_beam_search")) return;
@@ -91,7 +72,8 @@ NANOVLLM_SERVE_INLINE void parse_beam_search(const RequestFields& body, Sampling
   params.best_of.reset();
 }
 
-NANOVLLM_SERVE_INLINE void check_sampling(const RequestFields& body, const SamplingParams& params) {
+/// Throws RequestError for fields that cannot be combined; the rules are those of validate().
+inline void check_sampling(const RequestFields& body, const SamplingParams& params) {
   try {
     validate(params);
   } catch (const RequestError& error) {
@@ -105,5 +87,3 @@ NANOVLLM_SERVE_INLINE void check_sampling(const RequestFields& body, const Sampl
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

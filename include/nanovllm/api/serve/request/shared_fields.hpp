@@ -1,6 +1,7 @@
 #pragma once
 /// Fields that the bodies of several endpoints have, and those that are refused by name.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -11,16 +12,9 @@
 #include <vector>
 
 #include "nanovllm/api/serve/request/request_fields.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 
 namespace nanovllm::serve {
-
-/// One or more prompts, as `prompt` of completions and `input` of embeddings have them: a text, a
-/// list of texts, token ids, or a list of those; none of them is empty. Throws RequestError for
-/// anything else, and for more than `max_prompts`.
-[[nodiscard]] std::vector<Prompt> parse_prompts(const RequestFields& body, const std::string& key,
-                                                std::size_t max_prompts);
 
 /// A request's prompts are cut at their beginning where they are too long.
 struct PromptTruncation {
@@ -28,15 +22,6 @@ struct PromptTruncation {
   /// context.
   std::optional<std::int32_t> num_tokens{};
 };
-
-/// vLLM's field `truncate_prompt_tokens`. Nothing where it is absent: prompts are not cut then.
-/// Throws RequestError unless it is -1, for as many tokens as fit, or 1 or more.
-[[nodiscard]] std::optional<PromptTruncation> parse_truncation(const RequestFields& body);
-
-/// vLLM's field `cache_salt`: whose part of the prefix cache a request uses. Empty where it is
-/// absent. Throws FieldError unless it is a text of 1 to kMaxCacheSaltBytes bytes: a client that
-/// asks for its own part of the cache must not get another.
-[[nodiscard]] std::string parse_cache_salt(const RequestFields& body);
 
 /// The field `priority`, as SamplingParams has it; 0 if it is absent. Throws RequestError.
 [[nodiscard]] inline std::int32_t parse_priority(const RequestFields& body) {
@@ -51,9 +36,6 @@ struct StreamOptions {
   bool include_usage = false;           ///< a last chunk with the usage
   bool continuous_usage_stats = false;  ///< usage in every chunk; only with include_usage
 };
-
-/// Throws RequestError, also for stream_options of a request that is not streamed.
-[[nodiscard]] StreamOptions parse_stream_options(const RequestFields& body);
 
 /// A field of vLLM or OpenAI that would change an answer and is not served. It is refused by name,
 /// but for values that ask for nothing. docs/serving.md lists those that are ignored because they
@@ -104,21 +86,10 @@ inline constexpr UnservedField kUnservedOfScores[] = {
     {"use_activation", "[true]", "can only be true: a score is a probability"},
 };
 
-/// Throws FieldError for the first of `fields` that the body has with a value that is not idle.
-void refuse_unserved(const RequestFields& body, std::span<const UnservedField> fields);
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-
-namespace nanovllm::serve {
-
 namespace detail {
 
 /// A text or token ids, either not empty.
-NANOVLLM_SERVE_INLINE Prompt read_prompt(const Json& value, const std::string& path) {
+inline Prompt read_prompt(const Json& value, const std::string& path) {
   if (value.empty() || (value.is_string() && value.string().empty()))
     refuse_field(path, "must not be empty");
   if (value.is_string()) return value.string();
@@ -127,9 +98,12 @@ NANOVLLM_SERVE_INLINE Prompt read_prompt(const Json& value, const std::string& p
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE std::vector<Prompt> parse_prompts(const RequestFields& body,
-                                                        const std::string& key,
-                                                        std::size_t max_prompts) {
+/// One or more prompts, as `prompt` of completions and `input` of embeddings have them: a text, a
+/// list of texts, token ids, or a list of those; none of them is empty. Throws RequestError for
+/// anything else, and for more than `max_prompts`.
+[[nodiscard]] inline std::vector<Prompt> parse_prompts(const RequestFields& body,
+                                                       const std::string& key,
+                                                       std::size_t max_prompts) {
   const Json& value = body.required(key);
   if (!value.is_string() && !value.is_array())
     wrong_field(key, "a string, a list of token ids, or a list of those", value);
@@ -151,7 +125,9 @@ NANOVLLM_SERVE_INLINE std::vector<Prompt> parse_prompts(const RequestFields& bod
   return prompts;
 }
 
-NANOVLLM_SERVE_INLINE std::optional<PromptTruncation> parse_truncation(const RequestFields& body) {
+/// vLLM's field `truncate_prompt_tokens`. Nothing where it is absent: prompts are not cut then.
+/// Throws RequestError unless it is -1, for as many tokens as fit, or 1 or more.
+[[nodiscard]] inline std::optional<PromptTruncation> parse_truncation(const RequestFields& body) {
   constexpr const char* kField = "truncate_prompt_tokens";
   const auto value = body.integer(kField, -1, std::numeric_limits<std::int32_t>::max());
   if (!value) return {};
@@ -161,7 +137,10 @@ NANOVLLM_SERVE_INLINE std::optional<PromptTruncation> parse_truncation(const Req
   return out;
 }
 
-NANOVLLM_SERVE_INLINE std::string parse_cache_salt(const RequestFields& body) {
+/// vLLM's field `cache_salt`: whose part of the prefix cache a request uses. Empty where it is
+/// absent. Throws FieldError unless it is a text of 1 to kMaxCacheSaltBytes bytes: a client that
+/// asks for its own part of the cache must not get another.
+[[nodiscard]] inline std::string parse_cache_salt(const RequestFields& body) {
   constexpr const char* kField = "cache_salt";
   const std::optional<std::string> salt = body.string(kField);
   if (!salt) return {};
@@ -172,7 +151,8 @@ NANOVLLM_SERVE_INLINE std::string parse_cache_salt(const RequestFields& body) {
   return *salt;
 }
 
-NANOVLLM_SERVE_INLINE StreamOptions parse_stream_options(const RequestFields& body) {
+/// Throws RequestError, also for stream_options of a request that is not streamed.
+[[nodiscard]] inline StreamOptions parse_stream_options(const RequestFields& body) {
   StreamOptions out{.stream = body.flag("stream")};
   const Json* value = body.find("stream_options");
   if (value == nullptr) return out;
@@ -183,8 +163,8 @@ NANOVLLM_SERVE_INLINE StreamOptions parse_stream_options(const RequestFields& bo
   return out;
 }
 
-NANOVLLM_SERVE_INLINE void refuse_unserved(const RequestFields& body,
-                                           std::span<const UnservedField> fields) {
+/// Throws FieldError for the first of `fields` that the body has with a value that is not idle.
+inline void refuse_unserved(const RequestFields& body, std::span<const UnservedField> fields) {
   for (const UnservedField& field : fields) {
     const Json* value = body.find(field.name);
     if (value == nullptr) continue;
@@ -195,5 +175,3 @@ NANOVLLM_SERVE_INLINE void refuse_unserved(const RequestFields& body,
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

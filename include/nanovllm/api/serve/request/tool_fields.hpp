@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
 #include "nanovllm/api/serve/request/request_fields.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::serve {
@@ -54,21 +57,6 @@ struct ToolFields {
   OutputConstraint constraint{};
 };
 
-/// Reads tools, tool_choice and parallel_tool_calls. Throws RequestError, also for the fields that
-/// they have replaced, functions and function_call.
-[[nodiscard]] ToolFields parse_tool_fields(const RequestFields& body);
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <initializer_list>
-#include <set>
-#include <string_view>
-#include <utility>
-
-namespace nanovllm::serve {
-
 namespace detail {
 
 /// A tool of a request.
@@ -79,7 +67,7 @@ struct Tool {
   bool is_strict = false;
 };
 
-NANOVLLM_SERVE_INLINE bool is_tool_name(std::string_view name) {
+inline bool is_tool_name(std::string_view name) {
   const auto is_allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '.' || c == '-';
@@ -90,9 +78,8 @@ NANOVLLM_SERVE_INLINE bool is_tool_name(std::string_view name) {
 
 /// `object` with the members in `first` before the others, and without those in `dropped`. Models
 /// were trained on one order, and prompts of one order share their prefix.
-NANOVLLM_SERVE_INLINE Json in_order(const Json& object, const std::string& path,
-                                    std::initializer_list<std::string_view> first,
-                                    std::string_view dropped) {
+inline Json in_order(const Json& object, const std::string& path,
+                     std::initializer_list<std::string_view> first, std::string_view dropped) {
   if (object.size() > kMaxToolMembers)
     refuse_field(path,
                  concat("must have at most ", kMaxToolMembers, " members, got ", object.size()));
@@ -107,7 +94,7 @@ NANOVLLM_SERVE_INLINE Json in_order(const Json& object, const std::string& path,
   return out;
 }
 
-NANOVLLM_SERVE_INLINE Tool read_tool(const Json& value, const std::string& path) {
+inline Tool read_tool(const Json& value, const std::string& path) {
   const RequestFields fields(value, path);
   const Json& type = fields.required("type");
   if (!type.is_string() || type.string() != "function")
@@ -136,7 +123,7 @@ NANOVLLM_SERVE_INLINE Tool read_tool(const Json& value, const std::string& path)
   return tool;
 }
 
-NANOVLLM_SERVE_INLINE std::vector<Tool> read_tools(const RequestFields& body) {
+inline std::vector<Tool> read_tools(const RequestFields& body) {
   std::vector<Tool> tools;
   const Json* list = body.list("tools", kMaxTools);
   if (list == nullptr) return tools;
@@ -153,8 +140,7 @@ NANOVLLM_SERVE_INLINE std::vector<Tool> read_tools(const RequestFields& body) {
 }
 
 /// The name in {"type": "function", "function": {"name"}}, which must be that of a tool.
-NANOVLLM_SERVE_INLINE const std::string& chosen_name(const RequestFields& fields,
-                                                     const std::vector<Tool>& tools) {
+inline const std::string& chosen_name(const RequestFields& fields, const std::vector<Tool>& tools) {
   const Json& type = fields.required("type");
   if (!type.is_string() || type.string() != "function")
     wrong_field(fields.path("type"), "'function'", type);
@@ -167,8 +153,7 @@ NANOVLLM_SERVE_INLINE const std::string& chosen_name(const RequestFields& fields
 }
 
 /// {"mode", "tools"}: some of the tools.
-NANOVLLM_SERVE_INLINE ToolChoice allowed_choice(const RequestFields& fields,
-                                                const std::vector<Tool>& tools) {
+inline ToolChoice allowed_choice(const RequestFields& fields, const std::vector<Tool>& tools) {
   const Json& mode = fields.required("mode");
   const bool is_required = mode == Json("required");
   if (!is_required && mode != Json("auto"))
@@ -185,8 +170,7 @@ NANOVLLM_SERVE_INLINE ToolChoice allowed_choice(const RequestFields& fields,
   return choice;
 }
 
-NANOVLLM_SERVE_INLINE ToolChoice read_choice(const RequestFields& body,
-                                             const std::vector<Tool>& tools) {
+inline ToolChoice read_choice(const RequestFields& body, const std::vector<Tool>& tools) {
   using Kind = ToolChoice::Kind;
   const Json* value = body.find("tool_choice");
   if (value == nullptr) return {tools.empty() ? Kind::none : Kind::automatic};
@@ -212,8 +196,8 @@ NANOVLLM_SERVE_INLINE ToolChoice read_choice(const RequestFields& body,
   return {Kind::named, chosen_name(fields, tools)};
 }
 
-NANOVLLM_SERVE_INLINE OutputConstraint tool_constraint(const std::vector<Tool>& tools,
-                                                       const ToolChoice& choice, bool parallel) {
+inline OutputConstraint tool_constraint(const std::vector<Tool>& tools, const ToolChoice& choice,
+                                        bool parallel) {
   using Kind = ToolChoice::Kind;
   const bool any_strict =
       std::any_of(tools.begin(), tools.end(), [](const Tool& tool) { return tool.is_strict; });
@@ -234,7 +218,9 @@ NANOVLLM_SERVE_INLINE OutputConstraint tool_constraint(const std::vector<Tool>& 
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE ToolFields parse_tool_fields(const RequestFields& body) {
+/// Reads tools, tool_choice and parallel_tool_calls. Throws RequestError, also for the fields that
+/// they have replaced, functions and function_call.
+[[nodiscard]] inline ToolFields parse_tool_fields(const RequestFields& body) {
   for (const char* name : {"functions", "function_call"}) {
     if (body.has(name))
       refuse_field(name, "is not supported; send 'tools' and 'tool_choice', which replace it");
@@ -251,5 +237,3 @@ NANOVLLM_SERVE_INLINE ToolFields parse_tool_fields(const RequestFields& body) {
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES
