@@ -325,7 +325,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["api/serve/"] = "all"
     allowed_in_module["api/serve/constraint/"] = ""
     allowed_in_module["api/serve/request/"] = "api/serve/constraint/"
-    allowed_in_module["api/serve/pooling/"] = "api/serve/request/ api/serve/reply/ " serve_tops
     allowed_in_module["api/serve/reply/"] = "api/serve/request/ api/serve/constraint/ " serve_tops
 
     allowed_in_module["api/chat/"] = "all"

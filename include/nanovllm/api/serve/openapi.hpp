@@ -14,11 +14,9 @@
 #include <variant>
 #include <vector>
 
-#include "nanovllm/api/serve/pooling/pooled_requests.hpp"
 #include "nanovllm/api/serve/request/chat_fields.hpp"
-#include "nanovllm/api/serve/request/output_format.hpp"
-#include "nanovllm/api/serve/request/sampling_fields.hpp"
-#include "nanovllm/api/serve/request/tool_fields.hpp"
+#include "nanovllm/api/serve/request/generation_fields.hpp"
+#include "nanovllm/api/serve/request/pooled_requests.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/io/json.hpp"

@@ -15,7 +15,6 @@
 #include <string>
 
 #include "nanovllm/api/serve/exchange.hpp"
-#include "nanovllm/api/serve/http.hpp"
 #include "nanovllm/api/serve/service_config.hpp"
 #include "nanovllm/api/serve/service_load.hpp"
 #include "nanovllm/core/separate.hpp"
@@ -90,11 +89,9 @@ class OpenAiService {
 
 #include "nanovllm/api/serve/health_report.hpp"
 #include "nanovllm/api/serve/openapi.hpp"
-#include "nanovllm/api/serve/pooling/pooled_exchange.hpp"
 #include "nanovllm/api/serve/reply/generation.hpp"
+#include "nanovllm/api/serve/reply/pooled_reply.hpp"
 #include "nanovllm/api/serve/request/api_error.hpp"
-#include "nanovllm/api/serve/service_load.hpp"
-#include "nanovllm/api/serve/token_replies.hpp"
 #include "nanovllm/version.hpp"
 
 namespace nanovllm::serve {

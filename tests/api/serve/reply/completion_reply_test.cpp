@@ -8,7 +8,6 @@
 
 #include "api/serve/replies.hpp"
 #include "catch.hpp"
-#include "nanovllm/api/serve/reply/logprobs.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
 
 using namespace nanovllm;

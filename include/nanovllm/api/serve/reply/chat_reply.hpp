@@ -1,6 +1,7 @@
 #pragma once
 /// Replies of /v1/chat/completions: objects `chat.completion` and `chat.completion.chunk`.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,13 +12,40 @@
 
 #include "nanovllm/api/chat/chat_parser.hpp"
 #include "nanovllm/api/chat/tool_call_parser.hpp"
-#include "nanovllm/api/serve/reply/logprobs.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
 #include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::serve {
+
+namespace detail {
+
+/// {"token", "logprob", "bytes"}
+inline Json token_json(const Tokenizer& tokenizer, TokenId token, float logprob, TokenNames names) {
+  Json bytes = Json::array();
+  for (const char byte : tokenizer.token_bytes(token))
+    bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
+  return Json::object({{"token", token_name(tokenizer, token, names)},
+                       {"logprob", logprob_json(logprob)},
+                       {"bytes", std::move(bytes)}});
+}
+
+}  // namespace detail
+
+/// One element of a chat's logprobs.content: {"token", "logprob", "bytes", "top_logprobs"} with at
+/// most `num_top` of the likeliest. `bytes` are those of the text, whatever the token is named by.
+[[nodiscard]] inline Json chat_logprobs(const Tokenizer& tokenizer, const TokenLogprobs& token,
+                                        std::int32_t num_top,
+                                        TokenNames names = TokenNames::texts) {
+  Json out = detail::token_json(tokenizer, token.token_id, token.logprob, names);
+  Json top = Json::array();
+  const std::size_t count = std::min(token.top.size(), static_cast<std::size_t>(num_top));
+  for (std::size_t i = 0; i < count; ++i)
+    top.push_back(detail::token_json(tokenizer, token.top[i].first, token.top[i].second, names));
+  out["top_logprobs"] = std::move(top);
+  return out;
+}
 
 /// Turns the texts of choices into messages. Thoughts go to `reasoning_content` and, by vLLM's
 /// newer name, to `reasoning`; tool calls to `tool_calls`. A choice with calls that ended by itself

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/api/serve/reply/logprobs.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
 #include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
@@ -18,6 +17,63 @@
 #include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm::serve {
+
+namespace detail {
+
+inline std::int64_t num_characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
+}
+
+}  // namespace detail
+
+/// The lists of a completion's logprobs: {"text_offset", "token_logprobs", "tokens",
+/// "top_logprobs"}.
+class CompletionLogprobs {
+ public:
+  /// @param offset  characters of the text that come before the first token.
+  explicit CompletionLogprobs(std::int64_t offset = 0, TokenNames names = TokenNames::texts)
+      : offset_(offset), names_(names) {}
+
+  void add(const Tokenizer& tokenizer, const TokenLogprobs& token) {
+    // Different tokens may be written alike, when they are not UTF-8: the likelier counts.
+    Json top = Json::object();
+    const auto list = [&](TokenId id, float logprob) {
+      const std::string name = detail::token_name(tokenizer, id, names_);
+      if (!top.contains(name)) top[name] = detail::logprob_json(logprob);
+    };
+    for (const auto& [id, logprob] : token.top) list(id, logprob);
+    list(token.token_id, token.logprob);
+    add(tokenizer, token.token_id, detail::logprob_json(token.logprob), std::move(top));
+  }
+  /// A token that has none: the first of a prompt.
+  void add_first(const Tokenizer& tokenizer, TokenId token) {
+    add(tokenizer, token, nullptr, nullptr);
+  }
+
+  [[nodiscard]] Json to_json() const {
+    return Json::object({{"text_offset", offsets_},
+                         {"token_logprobs", logprobs_},
+                         {"tokens", tokens_},
+                         {"top_logprobs", top_}});
+  }
+  /// Characters up to the end of the last token.
+  [[nodiscard]] std::int64_t offset() const { return offset_; }
+
+ private:
+  void add(const Tokenizer& tokenizer, TokenId token, Json logprob, Json top) {
+    offsets_.push_back(offset_);
+    offset_ += detail::num_characters(token_text(tokenizer, token));
+    logprobs_.push_back(std::move(logprob));
+    tokens_.push_back(detail::token_name(tokenizer, token, names_));
+    top_.push_back(std::move(top));
+  }
+
+  std::int64_t offset_;
+  TokenNames names_;
+  Json offsets_ = Json::array(), logprobs_ = Json::array(), tokens_ = Json::array(),
+       top_ = Json::array();
+};
 
 /// Writes texts as they are. Choice i of prompt p has the index p · n + i.
 class CompletionReply final : public ReplyWriter {

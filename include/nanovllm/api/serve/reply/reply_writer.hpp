@@ -13,17 +13,72 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/api/serve/reply/logprobs.hpp"
 #include "nanovllm/api/serve/reply/pending_output.hpp"
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/core/random_seed.hpp"
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm::serve {
+
+/// The least that is written: JSON has no minus infinity.
+inline constexpr double kLeastLogprob = -9999;
+
+/// The bytes of a token as text, with U+FFFD for those that are not valid UTF-8.
+[[nodiscard]] inline std::string token_text(const Tokenizer& tokenizer, TokenId token) {
+  std::string text;
+  utf8::append_lossy(text, tokenizer.token_bytes(token));
+  return text;
+}
+
+/// How log-probabilities name a token: by its text, or as "token_id:ID" where a request has vLLM's
+/// return_tokens_as_token_ids, since several tokens may have one text.
+enum class TokenNames : std::uint8_t { texts, ids };
+
+namespace detail {
+
+inline Json logprob_json(float logprob) {
+  return std::max(static_cast<double>(logprob), kLeastLogprob);
+}
+
+inline std::string token_name(const Tokenizer& tokenizer, TokenId token, TokenNames names) {
+  return names == TokenNames::ids ? concat("token_id:", token) : token_text(tokenizer, token);
+}
+
+}  // namespace detail
+
+/// The field `prompt_logprobs` of vLLM's replies: null for tokens without any, else {"ID":
+/// {"logprob", "rank", "decoded_token"}, …}; the rank is null for a token that is not among the
+/// likeliest.
+[[nodiscard]] inline Json prompt_logprobs_json(const Tokenizer& tokenizer,
+                                               const PromptLogprobs& prompt) {
+  Json out = Json::array();
+  for (const std::optional<TokenLogprobs>& token : prompt) {
+    if (!token) {
+      out.push_back(nullptr);
+      continue;
+    }
+    Json likeliest = Json::object();
+    const auto list = [&](TokenId id, float logprob, Json rank) {
+      const std::string key = std::to_string(id);
+      if (likeliest.contains(key)) return;
+      likeliest[key] = Json::object({{"logprob", detail::logprob_json(logprob)},
+                                     {"rank", std::move(rank)},
+                                     {"decoded_token", token_text(tokenizer, id)}});
+    };
+    for (std::size_t i = 0; i < token->top.size(); ++i)
+      list(token->top[i].first, token->top[i].second, static_cast<std::int64_t>(i + 1));
+    list(token->token_id, token->logprob, nullptr);
+    out.push_back(std::move(likeliest));
+  }
+  return out;
+}
 
 /// The field `usage` of replies: sums over all prompts and choices of a request.
 struct Usage {

@@ -1,15 +1,22 @@
 #pragma once
-/// Reads the fields of a request's body. The first wrong one is thrown as a FieldError that names
-/// the field, what was expected and what came; the service answers it with status 400.
+/// Reads the fields of a request's body: those of any type, those that the bodies of several
+/// endpoints have, and those that are refused by name. The first wrong one is thrown as a
+/// FieldError that names the field, what was expected and what came; the service answers it with
+/// status 400.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "nanovllm/core/number_range.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/io/json_values.hpp"
@@ -101,6 +108,164 @@ class RequestFields {
   check<RequestError>(json.is_object(), "the body must be a JSON object, got ",
                       nanovllm::detail::shown(json));
   return json;
+}
+
+/// A request's prompts are cut at their beginning where they are too long.
+struct PromptTruncation {
+  /// Tokens that are kept, 1 or more. Unset: as many as leave room for `max_tokens` in the model's
+  /// context.
+  std::optional<std::int32_t> num_tokens{};
+};
+
+/// The field `priority`, as SamplingParams has it; 0 if it is absent. Throws RequestError.
+[[nodiscard]] inline std::int32_t parse_priority(const RequestFields& body) {
+  using Limits = std::numeric_limits<std::int32_t>;
+  return static_cast<std::int32_t>(
+      body.integer("priority", Limits::min(), Limits::max()).value_or(0));
+}
+
+/// The fields `stream` and `stream_options`.
+struct StreamOptions {
+  bool stream = false;
+  bool include_usage = false;           ///< a last chunk with the usage
+  bool continuous_usage_stats = false;  ///< usage in every chunk; only with include_usage
+};
+
+/// A field of vLLM or OpenAI that would change an answer and is not served. It is refused by name,
+/// but for values that ask for nothing. docs/serving.md lists those that are ignored because they
+/// have no effect here.
+struct UnservedField {
+  std::string_view name;
+  std::string_view idle;    ///< the values that ask for nothing: a list in JSON
+  std::string_view reason;  ///< what an error says after the name
+};
+
+/// Of every body with prompts.
+inline constexpr UnservedField kUnservedOfPrompts[] = {
+    {"truncation_side", R"(["left"])", "can only be 'left': the last tokens of a prompt are kept"},
+    {"padding", R"(["do_not_pad"])", "can only be 'do_not_pad'"},
+};
+
+/// Of chats and completions.
+inline constexpr UnservedField kUnservedOfGeneration[] = {
+    {"audio", "[]", "is not supported: this model answers in text"},
+    {"modalities", R"([["text"]])", "can only be ['text']: this model answers in text"},
+    {"web_search_options", "[]", "is not supported"},
+    {"prompt_embeds", "[]", "is not supported: a prompt is a text or token ids"},
+    {"include_reasoning", "[true]", "can only be true: thoughts are a part of the answer"},
+    {"thinking_token_budget", "[-1]", "is not supported; max_tokens counts thoughts, too"},
+    {"logprob_token_ids", "[[]]",
+     "is not supported; ask for the log-probabilities of the likeliest"},
+    {"logits_processors", "[[]]", "is not supported in requests"},
+    {"vllm_xargs", "[{}]", "is not supported: this server has no extensions"},
+    {"kv_transfer_params", "[{}]",
+     "is not supported: prompts are computed where they are answered"},
+    {"ec_transfer_params", "[{}]",
+     "is not supported: prompts are computed where they are answered"},
+    {"repetition_detection", "[]", "is not supported"},
+    {"watermarking", "[false]", "is not supported"},
+    {"return_prompt_text", "[false]", "is not supported; return_token_ids has the prompt's tokens"},
+    {"guided_whitespace_pattern", "[]",
+     "is not supported; structured_outputs.disable_any_whitespace says what white space JSON has"},
+};
+
+/// Of embeddings.
+inline constexpr UnservedField kUnservedOfEmbeddings[] = {
+    {"embed_dtype", R"(["float32"])", "must be 'float32'"},
+    {"endianness", R"(["native", "little"])", "must be 'little'"},
+};
+
+/// Of scores and rerankings.
+inline constexpr UnservedField kUnservedOfScores[] = {
+    {"use_activation", "[true]", "can only be true: a score is a probability"},
+};
+
+namespace detail {
+
+/// A text or token ids, either not empty.
+inline Prompt read_prompt(const Json& value, const std::string& path) {
+  if (value.empty() || (value.is_string() && value.string().empty()))
+    refuse_field(path, "must not be empty");
+  if (value.is_string()) return value.string();
+  return token_ids_at(value, path);
+}
+
+}  // namespace detail
+
+/// One or more prompts, as `prompt` of completions and `input` of embeddings have them: a text, a
+/// list of texts, token ids, or a list of those; none of them is empty. Throws RequestError for
+/// anything else, and for more than `max_prompts`.
+[[nodiscard]] inline std::vector<Prompt> parse_prompts(const RequestFields& body,
+                                                       const std::string& key,
+                                                       std::size_t max_prompts) {
+  const Json& value = body.required(key);
+  if (!value.is_string() && !value.is_array())
+    wrong_field(key, "a string, a list of token ids, or a list of those", value);
+  const bool is_list =
+      value.is_array() && !value.empty() && (value[0].is_string() || value[0].is_array());
+  std::vector<Prompt> prompts;
+  if (!is_list) {
+    prompts.push_back(detail::read_prompt(value, key));
+    return prompts;
+  }
+  if (value.size() > max_prompts)
+    refuse_field(key, concat("must have at most ", max_prompts, " prompts, got ", value.size()));
+  for (const Json& element : value) {
+    const std::string path = element_path(key, prompts.size());
+    if (element.kind() != value[0].kind())
+      wrong_field(path, "of the same type as the first prompt", element);
+    prompts.push_back(detail::read_prompt(element, path));
+  }
+  return prompts;
+}
+
+/// vLLM's field `truncate_prompt_tokens`. Nothing where it is absent: prompts are not cut then.
+/// Throws RequestError unless it is -1, for as many tokens as fit, or 1 or more.
+[[nodiscard]] inline std::optional<PromptTruncation> parse_truncation(const RequestFields& body) {
+  constexpr const char* kField = "truncate_prompt_tokens";
+  const auto value = body.integer(kField, -1, std::numeric_limits<std::int32_t>::max());
+  if (!value) return {};
+  if (*value == 0) refuse_field(body.path(kField), "must be -1 or >= 1, got 0");
+  PromptTruncation out;
+  if (*value != -1) out.num_tokens = static_cast<std::int32_t>(*value);
+  return out;
+}
+
+/// vLLM's field `cache_salt`: whose part of the prefix cache a request uses. Empty where it is
+/// absent. Throws FieldError unless it is a text of 1 to kMaxCacheSaltBytes bytes: a client that
+/// asks for its own part of the cache must not get another.
+[[nodiscard]] inline std::string parse_cache_salt(const RequestFields& body) {
+  constexpr const char* kField = "cache_salt";
+  const std::optional<std::string> salt = body.string(kField);
+  if (!salt) return {};
+  if (salt->empty()) refuse_field(body.path(kField), "must not be empty");
+  if (salt->size() > kMaxCacheSaltBytes)
+    refuse_field(body.path(kField),
+                 concat("must have at most ", kMaxCacheSaltBytes, " bytes, got ", salt->size()));
+  return *salt;
+}
+
+/// Throws RequestError, also for stream_options of a request that is not streamed.
+[[nodiscard]] inline StreamOptions parse_stream_options(const RequestFields& body) {
+  StreamOptions out{.stream = body.flag("stream")};
+  const Json* value = body.find("stream_options");
+  if (value == nullptr) return out;
+  const RequestFields options(*value, "stream_options");
+  if (!out.stream) refuse_field("stream_options", "can only be given with 'stream': true");
+  out.include_usage = options.flag("include_usage");
+  out.continuous_usage_stats = options.flag("continuous_usage_stats") && out.include_usage;
+  return out;
+}
+
+/// Throws FieldError for the first of `fields` that the body has with a value that is not idle.
+inline void refuse_unserved(const RequestFields& body, std::span<const UnservedField> fields) {
+  for (const UnservedField& field : fields) {
+    const Json* value = body.find(field.name);
+    if (value == nullptr) continue;
+    const Json idle = parse_json(field.idle);
+    if (std::find(idle.begin(), idle.end(), *value) == idle.end())
+      refuse_field(body.path(field.name), field.reason);
+  }
 }
 
 }  // namespace nanovllm::serve

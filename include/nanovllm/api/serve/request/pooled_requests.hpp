@@ -1,6 +1,6 @@
 #pragma once
 /// The bodies of POST /v1/embeddings, and of /score and /rerank. The rules for fields are those of
-/// chat_request.hpp.
+/// text_requests.hpp.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "nanovllm/api/serve/request/request_fields.hpp"
-#include "nanovllm/api/serve/request/shared_fields.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/io/json.hpp"
 

@@ -1,6 +1,10 @@
 #pragma once
-/// The bodies of POST /v1/completions, and of /tokenize and /detokenize as vLLM has them. The rules
-/// for fields are those of chat_request.hpp.
+/// The bodies of POST /v1/chat/completions and /v1/completions, and of /tokenize and /detokenize as
+/// vLLM has them.
+///
+/// Fields have OpenAI's names, and vLLM's where OpenAI has none. A field that is null counts as
+/// absent, one that is unknown is ignored, and the first that is wrong is thrown as a FieldError
+/// that names it.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,17 +16,137 @@
 
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
 #include "nanovllm/api/serve/request/chat_fields.hpp"
-#include "nanovllm/api/serve/request/output_format.hpp"
+#include "nanovllm/api/serve/request/generation_fields.hpp"
 #include "nanovllm/api/serve/request/request_fields.hpp"
-#include "nanovllm/api/serve/request/sampling_fields.hpp"
-#include "nanovllm/api/serve/request/shared_fields.hpp"
-#include "nanovllm/api/serve/request/tool_fields.hpp"
+#include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm::serve {
+
+/// A request for the next message of a conversation.
+struct ChatCompletionRequest {
+  std::string model{};                  ///< empty where the request names none
+  std::vector<ChatMessage> messages{};  ///< ready to be rendered: parse_chat_messages
+  ChatOptions options{};                ///< its `tools` as ToolFields has them
+  /// Its ranges are checked; `max_tokens` is SamplingParams' own default where the request says
+  /// nothing of it. `logprobs` follows from the fields below.
+  SamplingParams sampling{};
+  std::optional<std::int32_t> max_tokens{};      ///< max_completion_tokens, else max_tokens
+  std::optional<PromptTruncation> truncation{};  ///< unset: a prompt that is too long is refused
+  bool add_special_tokens = false;  ///< those that the tokeniser adds, around the template's text
+  std::string cache_salt{};         ///< as Prompt has it
+  /// Of response_format, structured_outputs, guided_* or the tools. tool_call_format and
+  /// after_reasoning, which depend on the model, are as a constraint has them at first.
+  OutputConstraint constraint{};
+  std::string constraint_field{};  ///< path of the field that states it; empty for Kind::none
+  ToolChoice tool_choice{};
+  bool parallel_tool_calls = true;
+  bool logprobs = false;
+  std::int32_t top_logprobs = 0;
+  bool stream = false;
+  bool include_usage = false;           ///< a last chunk with the usage
+  bool continuous_usage_stats = false;  ///< usage in every chunk; only with include_usage
+  bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;  ///< log-probabilities name tokens "token_id:ID"
+
+  /// Throws RequestError.
+  [[nodiscard]] static ChatCompletionRequest parse(const Json& body);
+};
+
+namespace detail {
+
+/// Throws RequestError for fields of completions that a chat does not support, except their
+/// defaults, which clients may write out.
+inline void refuse_completion_fields(const RequestFields& body) {
+  const auto refuse = [&](const char* name, bool is_default) {
+    if (body.has(name) && !is_default)
+      refuse_field(name, "is not supported in chats; /v1/completions has it");
+  };
+  for (const char* name : {"echo", "use_beam_search"}) {
+    const Json* value = body.find(name);
+    refuse(name, value == nullptr || *value == Json(false) || *value == Json(0));
+  }
+  for (const char* name : {"best_of", "beam_width"})
+    refuse(name, body.has(name) && *body.find(name) == Json(1));
+}
+
+inline void read_token_limits(const RequestFields& body, ChatCompletionRequest& request) {
+  // Both are checked, though max_completion_tokens wins.
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    const auto limit = body.integer(name, 1, std::numeric_limits<std::int32_t>::max());
+    if (limit) request.max_tokens = static_cast<std::int32_t>(*limit);
+  }
+  if (request.max_tokens) request.sampling.max_tokens = *request.max_tokens;
+}
+
+inline void read_chat_logprobs(const RequestFields& body, ChatCompletionRequest& request) {
+  request.logprobs = body.flag("logprobs");
+  const auto top = body.integer("top_logprobs", 0, kMaxLogprobs).value_or(0);
+  if (top > 0 && !request.logprobs)
+    refuse_field("top_logprobs", "can only be given with 'logprobs': true");
+  request.top_logprobs = static_cast<std::int32_t>(top);
+  if (request.logprobs) request.sampling.logprobs = request.top_logprobs;
+  if (const auto of_prompt = body.integer("prompt_logprobs", 0, kMaxLogprobs))
+    request.sampling.prompt_logprobs = static_cast<std::int32_t>(*of_prompt);
+}
+
+/// The tools and the form of the answer. Where calls may come and need not, they may come instead
+/// of an answer in the form; where they must, there is no such answer.
+inline void read_answer_form(const RequestFields& body, ChatCompletionRequest& request) {
+  OutputFormat format = parse_output_format(body);
+  ToolFields tools = parse_tool_fields(body);
+  if (tools.choice.kind == ToolChoice::Kind::automatic && !format.field.empty()) {
+    format.constraint.or_tool_calls = true;
+    format.constraint.tools = Json::array();
+    for (const Json& tool : tools.tools)
+      if (tools.choice.allows(tool["function"]["name"].string()))
+        format.constraint.tools.push_back(tool);
+    format.constraint.parallel_tool_calls = tools.parallel;
+  } else if (tools.constraint.kind != OutputConstraint::Kind::none)
+    format = {std::move(tools.constraint), body.has("tool_choice") ? "tool_choice" : "tools"};
+  request.constraint = std::move(format.constraint);
+  request.constraint_field = std::move(format.field);
+  request.options.tools = std::move(tools.tools);
+  request.tool_choice = std::move(tools.choice);
+  request.parallel_tool_calls = tools.parallel;
+}
+
+}  // namespace detail
+
+inline ChatCompletionRequest ChatCompletionRequest::parse(const Json& json) {
+  const RequestFields body(json);
+  ChatCompletionRequest request;
+  request.model = body.string("model").value_or("");
+  request.messages = parse_chat_messages(body);
+  request.options = parse_chat_options(body);
+  request.sampling = parse_sampling(body);
+  detail::refuse_completion_fields(body);
+  refuse_unserved(body, kUnservedOfPrompts);
+  refuse_unserved(body, kUnservedOfGeneration);
+  detail::read_token_limits(body, request);
+  request.truncation = parse_truncation(body);
+  request.add_special_tokens = body.flag("add_special_tokens");
+  request.cache_salt = parse_cache_salt(body);
+  detail::read_chat_logprobs(body, request);
+  detail::read_answer_form(body, request);
+  const StreamOptions streaming = parse_stream_options(body);
+  request.stream = streaming.stream;
+  request.include_usage = streaming.include_usage;
+  request.continuous_usage_stats = streaming.continuous_usage_stats;
+  request.return_token_ids = body.flag("return_token_ids");
+  request.return_tokens_as_token_ids = body.flag("return_tokens_as_token_ids");
+  if (request.stream) body.refuse("prompt_logprobs", "cannot be streamed; send 'stream': false");
+
+  // Without a limit of the request's own the context is the limit, which is not known here.
+  const std::int32_t max_tokens = request.sampling.max_tokens;
+  if (!request.max_tokens) request.sampling.max_tokens = std::numeric_limits<std::int32_t>::max();
+  check_sampling(body, request.sampling);
+  request.sampling.max_tokens = max_tokens;
+  return request;
+}
 
 /// Most prompts of one request, and most sequences: prompts times samples.
 inline constexpr std::size_t kMaxPrompts = 128;
