@@ -36,7 +36,6 @@ class EngineExchange final : public Exchange {
     std::string cache_salt{};  ///< of all prompts
     bool keep_token_ids = false;
     bool drop_generated = false;  ///< the reply has the prompts' log-probabilities and no new text
-    bool prompts_first = false;   ///< of a stream: log-probabilities of prompts come before choices
     /// Fields of the request that say which tokens may come, for errors.
     std::vector<std::string> rules{};
   };
@@ -108,7 +107,7 @@ inline PendingOutput::Setup pending_setup(const EngineExchange::Setup& setup,
           .keep_token_ids = setup.keep_token_ids,
           .drop_generated = setup.drop_generated,
           .comes_at_end = !is_streamed(params) || params.pooler != nullptr,
-          .prompts_first = setup.is_stream && setup.prompts_first};
+          .prompts_first = setup.is_stream && params.prompt_logprobs.has_value()};
 }
 
 /// The error of a reply whose request has failed.

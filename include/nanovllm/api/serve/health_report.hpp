@@ -64,7 +64,6 @@ class HealthCheck {
 
 #if NANOVLLM_SERVE_BODIES
 
-#include <cmath>
 #include <exception>
 #include <utility>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -86,30 +85,31 @@ class CompletionReply final : public ReplyWriter {
     std::vector<std::vector<TokenId>> prompt_token_ids{};  ///< of the same, if needed
   };
 
-  explicit CompletionReply(Setup setup);
+  explicit CompletionReply(Setup setup)
+      : setup_(std::move(setup)),
+        chunks_(setup_.common.frame, setup_.common.continuous_usage_stats),
+        choices_(setup_.common.num_choices),
+        prompts_(setup_.num_prompts) {}
 
   void append_chunks(std::string& out, std::size_t index, const ChoiceUpdate& update,
                      const Usage& usage) override;
-  void begin_prompt(std::size_t prompt, PromptLogprobs&& logprobs) override;
+  void begin_prompt(std::size_t prompt, PromptLogprobs&& logprobs) override {
+    prompts_[prompt] = std::move(logprobs);
+  }
   bool append_prompt(std::string& out, std::size_t index, const Usage& usage) override;
-  void append_end(std::string& out, const Usage& usage) override;
+  void append_end(std::string& out, const Usage& usage) override {
+    if (setup_.common.include_usage) chunks_.append_usage(out, usage);
+  }
   [[nodiscard]] std::string whole(const OutputUpdate& update, const Usage& usage) override;
   [[nodiscard]] std::string_view finish_reason() const override {
     return choices_.front().finish_reason;
   }
 
  private:
-  struct Choice {
-    bool has_begun = false;
+  struct Choice : ReplyChoice {
     std::size_t num_prompt_tokens = 0;  ///< whose log-probabilities are in chunks
     std::int64_t offset = 0;  ///< in characters, of the next token that has log-probabilities
-    std::size_t text_size = 0;
-    std::vector<TokenId> token_ids{};  ///< if stop_reason needs them
-    Json new_token_ids = Json::array();
-    std::string finish_reason{};
   };
-
-  void add_tokens(Choice& choice, const ChoiceUpdate& update) const;
 
   /// Log-probabilities of the prompt, tokens [begin, end), for an echo; none if begin == end.
   struct PromptPart {
@@ -122,23 +122,15 @@ class CompletionReply final : public ReplyWriter {
                                  const PromptPart& prompt);
   [[nodiscard]] Json logprobs_json(std::size_t index, const ChoiceUpdate& update,
                                    const PromptPart& prompt);
-  [[nodiscard]] std::size_t prompt_of(std::size_t index) const;
+  [[nodiscard]] std::size_t prompt_of(std::size_t index) const {
+    return index / (setup_.common.num_choices / setup_.num_prompts);
+  }
 
   const Setup setup_;
   const ChunkFrame chunks_;
   std::vector<Choice> choices_;
   std::vector<PromptLogprobs> prompts_;  ///< of a stream that begins with them
 };
-
-inline CompletionReply::CompletionReply(Setup setup)
-    : setup_(std::move(setup)),
-      chunks_(setup_.common.frame, setup_.common.continuous_usage_stats),
-      choices_(setup_.common.num_choices),
-      prompts_(setup_.num_prompts) {}
-
-inline std::size_t CompletionReply::prompt_of(std::size_t index) const {
-  return index / (setup_.common.num_choices / setup_.num_prompts);
-}
 
 inline Json CompletionReply::logprobs_json(std::size_t index, const ChoiceUpdate& update,
                                            const PromptPart& prompt) {
@@ -156,13 +148,6 @@ inline Json CompletionReply::logprobs_json(std::size_t index, const ChoiceUpdate
   for (const TokenLogprobs& token : update.logprobs) out.add(tokenizer, token);
   choice.offset = out.offset();
   return out.to_json();
-}
-
-inline void CompletionReply::add_tokens(Choice& choice, const ChoiceUpdate& update) const {
-  choice.text_size += update.text.size();
-  choice.token_ids.insert(choice.token_ids.end(), update.token_ids.begin(), update.token_ids.end());
-  if (!setup_.common.return_token_ids) return;
-  for (const TokenId token : update.token_ids) choice.new_token_ids.push_back(token);
 }
 
 inline Json CompletionReply::choice_json(std::size_t index, const ChoiceUpdate& update,
@@ -183,23 +168,16 @@ inline Json CompletionReply::choice_json(std::size_t index, const ChoiceUpdate& 
   if (!is_ended_by_itself(update.finish_reason)) return out;
   choice.finish_reason = name(update.finish_reason);
   out["finish_reason"] = choice.finish_reason;
-  if (update.finish_reason == FinishReason::stop) {
-    out["stop_reason"] = setup_.common.stop_rules.reason(setup_.common.tokenizer, choice.token_ids,
-                                                         choice.text_size);
-  }
+  out["stop_reason"] = choice.stop_reason(setup_.common);
   return out;
 }
 
 inline void CompletionReply::append_chunks(std::string& out, std::size_t index,
                                            const ChoiceUpdate& update, const Usage& usage) {
-  add_tokens(choices_[index], update);
+  choices_[index].add(update, setup_.common);
   if (update.text.empty() && update.logprobs.empty() && !is_ended_by_itself(update.finish_reason))
     return;
   chunks_.append(out, choice_json(index, update, {}), usage);
-}
-
-inline void CompletionReply::begin_prompt(std::size_t prompt, PromptLogprobs&& logprobs) {
-  prompts_[prompt] = std::move(logprobs);
 }
 
 inline bool CompletionReply::append_prompt(std::string& out, std::size_t index,
@@ -214,23 +192,19 @@ inline bool CompletionReply::append_prompt(std::string& out, std::size_t index,
   return true;
 }
 
-inline void CompletionReply::append_end(std::string& out, const Usage& usage) {
-  if (setup_.common.include_usage) chunks_.append_usage(out, usage);
-}
-
 inline std::string CompletionReply::whole(const OutputUpdate& update, const Usage& usage) {
   WholeFrame reply(setup_.common.frame);
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     if (update.choices[i].finish_reason == FinishReason::error) continue;  // a beam without a text
     const PromptLogprobs& prompt = update.prompt_logprobs[prompt_of(i)];
     const bool has_prompt = setup_.logprobs && !setup_.echo.empty();
-    add_tokens(choices_[i], update.choices[i]);
+    choices_[i].add(update.choices[i], setup_.common);
     PromptPart echoed{.logprobs = &prompt};
     if (has_prompt) echoed.end = setup_.prompt_token_ids[prompt_of(i)].size();
     Json choice = choice_json(i, update.choices[i], echoed);
     if (setup_.common.return_prompt_logprobs)
       choice["prompt_logprobs"] = prompt_logprobs_json(*setup_.common.tokenizer, prompt);
-    reply.add_choice(choice);
+    reply.add(choice.dump());
   }
   return reply.end(Json::object({{"usage", usage.to_json()}}));
 }

@@ -119,9 +119,6 @@ struct StopRules {
     return out;
   }
 
-  /// Whether `reason` needs the tokens of a choice.
-  [[nodiscard]] bool need_tokens() const { return !stop.empty() || !stop_token_ids.empty(); }
-
   /// The stop string, or the id of the stop token, that ended a choice; null if it was an end token
   /// of the model.
   /// @param tokens     all tokens of the choice.
@@ -211,6 +208,29 @@ struct ReplySetup {
   bool return_prompt_logprobs = false;
 };
 
+/// What replies of both kinds keep of a choice.
+struct ReplyChoice {
+  bool has_begun = false;  ///< a chunk of it is out
+  std::size_t text_size = 0;
+  std::vector<TokenId> token_ids{};  ///< if stop_reason needs them
+  Json new_token_ids = Json::array();
+  std::string finish_reason{};
+
+  /// Takes what `update` has, but for its end.
+  void add(const ChoiceUpdate& update, const ReplySetup& setup) {
+    text_size += update.text.size();
+    token_ids.insert(token_ids.end(), update.token_ids.begin(), update.token_ids.end());
+    if (!setup.return_token_ids) return;
+    for (const TokenId token : update.token_ids) new_token_ids.push_back(token);
+  }
+
+  /// Of a choice that has ended by itself.
+  [[nodiscard]] Json stop_reason(const ReplySetup& setup) const {
+    if (finish_reason == "length") return nullptr;
+    return setup.stop_rules.reason(setup.tokenizer, token_ids, text_size);
+  }
+};
+
 /// Turns output into JSON, on the transport's thread. One thread at a time may use it, either for
 /// chunks or for one whole reply.
 class ReplyWriter {
@@ -244,14 +264,17 @@ class ReplyWriter {
 /// memory as JSON values than as text.
 class WholeFrame {
  public:
-  explicit WholeFrame(const ReplyFrame& frame) : text_(frame.to_json().dump()) {
+  /// @param list  the member that has the choices, or what is in their place.
+  explicit WholeFrame(const ReplyFrame& frame, std::string_view list = "choices")
+      : text_(frame.to_json().dump()) {
     text_.pop_back();  // the closing brace
-    text_ += ", \"choices\": [";
+    text_ += concat(", \"", list, "\": [");
   }
 
-  void add_choice(const Json& choice) {
+  /// Adds a choice, whose JSON this is.
+  void add(std::string_view choice) {
     if (text_.back() != '[') text_ += ", ";
-    text_ += choice.dump();
+    text_ += choice;
   }
 
   /// The reply, with the members of `rest`, which must not be empty.

@@ -240,4 +240,38 @@ inline void read_structured_outputs(const Json& value, OneFormat& format) {
   return format.take();
 }
 
+/// A request for text: what chats and completions have in common.
+struct GenerationRequest : PromptRequest {
+  /// Its ranges are checked.
+  SamplingParams sampling{};
+  /// Of response_format, structured_outputs, guided_* or a chat's tools. tool_call_format and
+  /// after_reasoning, which depend on the model, are as a constraint has them at first.
+  OutputConstraint constraint{};
+  std::string constraint_field{};   ///< path of the field that states it; empty for Kind::none
+  std::string beam_field{};         ///< the field that asks for a beam search
+  bool add_special_tokens = false;  ///< those that the tokeniser adds to a text, or a template's
+  /// Only the prompt's log-probabilities are wanted. `sampling.max_tokens` is 1, the least that the
+  /// engine takes, and the generated token is left out of the reply.
+  bool prompt_only = false;
+  bool stream = false;                  ///< never of samples that are chosen from, nor of beams
+  bool include_usage = false;           ///< of a stream: a last chunk with the usage
+  bool continuous_usage_stats = false;  ///< usage in every chunk; only with include_usage
+  bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;  ///< log-probabilities name tokens "token_id:ID"
+
+  /// Reads what is said of the reply: the last five. Throws RequestError, also for stream_options
+  /// of a request that is not streamed.
+  void read_reply_fields(const RequestFields& body) {
+    stream = body.flag("stream");
+    if (const Json* value = body.find("stream_options")) {
+      const RequestFields fields(*value, "stream_options");
+      if (!stream) refuse_field("stream_options", "can only be given with 'stream': true");
+      include_usage = fields.flag("include_usage");
+      continuous_usage_stats = fields.flag("continuous_usage_stats") && include_usage;
+    }
+    return_token_ids = body.flag("return_token_ids");
+    return_tokens_as_token_ids = body.flag("return_tokens_as_token_ids");
+  }
+};
+
 }  // namespace nanovllm::serve

@@ -23,6 +23,9 @@
 
 namespace nanovllm::serve {
 
+/// The greatest number of things that a field counts.
+inline constexpr std::int32_t kMaxCount = std::numeric_limits<std::int32_t>::max();
+
 /// The fields of one object. One that is null counts as absent.
 class RequestFields {
  public:
@@ -117,19 +120,40 @@ struct PromptTruncation {
   std::optional<std::int32_t> num_tokens{};
 };
 
+/// What every request with prompts says of them.
+struct PromptRequest {
+  std::string model{};  ///< empty where the request names none
+  /// vLLM's field `truncate_prompt_tokens`: -1, for as many tokens as fit, or 1 or more. Unset: a
+  /// prompt that is too long is refused.
+  std::optional<PromptTruncation> truncation{};
+  /// vLLM's field `cache_salt`, as Prompt has it: whose part of the prefix cache a request uses.
+  /// One that is empty or too long is refused: a client that asks for its own part of the cache
+  /// must not get another.
+  std::string cache_salt{};
+
+  /// Reads `truncation` and `cache_salt`. Throws FieldError.
+  void read_prompt_fields(const RequestFields& body) {
+    if (const auto kept = body.integer("truncate_prompt_tokens", -1, kMaxCount)) {
+      if (*kept == 0)
+        refuse_field(body.path("truncate_prompt_tokens"), "must be -1 or >= 1, got 0");
+      truncation.emplace();
+      if (*kept != -1) truncation->num_tokens = static_cast<std::int32_t>(*kept);
+    }
+    const std::optional<std::string> salt = body.string("cache_salt");
+    if (!salt) return;
+    if (salt->empty()) refuse_field(body.path("cache_salt"), "must not be empty");
+    if (salt->size() > kMaxCacheSaltBytes)
+      refuse_field(body.path("cache_salt"),
+                   concat("must have at most ", kMaxCacheSaltBytes, " bytes, got ", salt->size()));
+    cache_salt = *salt;
+  }
+};
+
 /// The field `priority`, as SamplingParams has it; 0 if it is absent. Throws RequestError.
 [[nodiscard]] inline std::int32_t parse_priority(const RequestFields& body) {
-  using Limits = std::numeric_limits<std::int32_t>;
-  return static_cast<std::int32_t>(
-      body.integer("priority", Limits::min(), Limits::max()).value_or(0));
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int32_t>::min();
+  return static_cast<std::int32_t>(body.integer("priority", kLeast, kMaxCount).value_or(0));
 }
-
-/// The fields `stream` and `stream_options`.
-struct StreamOptions {
-  bool stream = false;
-  bool include_usage = false;           ///< a last chunk with the usage
-  bool continuous_usage_stats = false;  ///< usage in every chunk; only with include_usage
-};
 
 /// A field of vLLM or OpenAI that would change an answer and is not served. It is refused by name,
 /// but for values that ask for nothing. docs/serving.md lists those that are ignored because they
@@ -219,53 +243,18 @@ inline Prompt read_prompt(const Json& value, const std::string& path) {
   return prompts;
 }
 
-/// vLLM's field `truncate_prompt_tokens`. Nothing where it is absent: prompts are not cut then.
-/// Throws RequestError unless it is -1, for as many tokens as fit, or 1 or more.
-[[nodiscard]] inline std::optional<PromptTruncation> parse_truncation(const RequestFields& body) {
-  constexpr const char* kField = "truncate_prompt_tokens";
-  const auto value = body.integer(kField, -1, std::numeric_limits<std::int32_t>::max());
-  if (!value) return {};
-  if (*value == 0) refuse_field(body.path(kField), "must be -1 or >= 1, got 0");
-  PromptTruncation out;
-  if (*value != -1) out.num_tokens = static_cast<std::int32_t>(*value);
-  return out;
-}
-
-/// vLLM's field `cache_salt`: whose part of the prefix cache a request uses. Empty where it is
-/// absent. Throws FieldError unless it is a text of 1 to kMaxCacheSaltBytes bytes: a client that
-/// asks for its own part of the cache must not get another.
-[[nodiscard]] inline std::string parse_cache_salt(const RequestFields& body) {
-  constexpr const char* kField = "cache_salt";
-  const std::optional<std::string> salt = body.string(kField);
-  if (!salt) return {};
-  if (salt->empty()) refuse_field(body.path(kField), "must not be empty");
-  if (salt->size() > kMaxCacheSaltBytes)
-    refuse_field(body.path(kField),
-                 concat("must have at most ", kMaxCacheSaltBytes, " bytes, got ", salt->size()));
-  return *salt;
-}
-
-/// Throws RequestError, also for stream_options of a request that is not streamed.
-[[nodiscard]] inline StreamOptions parse_stream_options(const RequestFields& body) {
-  StreamOptions out{.stream = body.flag("stream")};
-  const Json* value = body.find("stream_options");
-  if (value == nullptr) return out;
-  const RequestFields options(*value, "stream_options");
-  if (!out.stream) refuse_field("stream_options", "can only be given with 'stream': true");
-  out.include_usage = options.flag("include_usage");
-  out.continuous_usage_stats = options.flag("continuous_usage_stats") && out.include_usage;
-  return out;
-}
-
-/// Throws FieldError for the first of `fields` that the body has with a value that is not idle.
+/// Throws FieldError for the first field, of kUnservedOfPrompts and then of `fields`, that the body
+/// has with a value that is not idle.
 inline void refuse_unserved(const RequestFields& body, std::span<const UnservedField> fields) {
-  for (const UnservedField& field : fields) {
+  const auto refuse = [&](const UnservedField& field) {
     const Json* value = body.find(field.name);
-    if (value == nullptr) continue;
+    if (value == nullptr) return;
     const Json idle = parse_json(field.idle);
     if (std::find(idle.begin(), idle.end(), *value) == idle.end())
       refuse_field(body.path(field.name), field.reason);
-  }
+  };
+  std::ranges::for_each(kUnservedOfPrompts, refuse);
+  std::ranges::for_each(fields, refuse);
 }
 
 }  // namespace nanovllm::serve

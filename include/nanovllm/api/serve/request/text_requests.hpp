@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,30 +26,16 @@
 namespace nanovllm::serve {
 
 /// A request for the next message of a conversation.
-struct ChatCompletionRequest {
-  std::string model{};                  ///< empty where the request names none
+struct ChatCompletionRequest : GenerationRequest {
   std::vector<ChatMessage> messages{};  ///< ready to be rendered: parse_chat_messages
   ChatOptions options{};                ///< its `tools` as ToolFields has them
-  /// Its ranges are checked; `max_tokens` is SamplingParams' own default where the request says
-  /// nothing of it. `logprobs` follows from the fields below.
-  SamplingParams sampling{};
-  std::optional<std::int32_t> max_tokens{};      ///< max_completion_tokens, else max_tokens
-  std::optional<PromptTruncation> truncation{};  ///< unset: a prompt that is too long is refused
-  bool add_special_tokens = false;  ///< those that the tokeniser adds, around the template's text
-  std::string cache_salt{};         ///< as Prompt has it
-  /// Of response_format, structured_outputs, guided_* or the tools. tool_call_format and
-  /// after_reasoning, which depend on the model, are as a constraint has them at first.
-  OutputConstraint constraint{};
-  std::string constraint_field{};  ///< path of the field that states it; empty for Kind::none
+  /// max_completion_tokens, else max_tokens. Where the request says nothing of it,
+  /// `sampling.max_tokens` is SamplingParams' own default.
+  std::optional<std::int32_t> max_tokens{};
   ToolChoice tool_choice{};
   bool parallel_tool_calls = true;
   bool logprobs = false;
   std::int32_t top_logprobs = 0;
-  bool stream = false;
-  bool include_usage = false;           ///< a last chunk with the usage
-  bool continuous_usage_stats = false;  ///< usage in every chunk; only with include_usage
-  bool return_token_ids = false;
-  bool return_tokens_as_token_ids = false;  ///< log-probabilities name tokens "token_id:ID"
 
   /// Throws RequestError.
   [[nodiscard]] static ChatCompletionRequest parse(const Json& body);
@@ -76,7 +61,7 @@ inline void refuse_completion_fields(const RequestFields& body) {
 inline void read_token_limits(const RequestFields& body, ChatCompletionRequest& request) {
   // Both are checked, though max_completion_tokens wins.
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
-    const auto limit = body.integer(name, 1, std::numeric_limits<std::int32_t>::max());
+    const auto limit = body.integer(name, 1, kMaxCount);
     if (limit) request.max_tokens = static_cast<std::int32_t>(*limit);
   }
   if (request.max_tokens) request.sampling.max_tokens = *request.max_tokens;
@@ -124,25 +109,18 @@ inline ChatCompletionRequest ChatCompletionRequest::parse(const Json& json) {
   request.options = parse_chat_options(body);
   request.sampling = parse_sampling(body);
   detail::refuse_completion_fields(body);
-  refuse_unserved(body, kUnservedOfPrompts);
   refuse_unserved(body, kUnservedOfGeneration);
   detail::read_token_limits(body, request);
-  request.truncation = parse_truncation(body);
   request.add_special_tokens = body.flag("add_special_tokens");
-  request.cache_salt = parse_cache_salt(body);
+  request.read_prompt_fields(body);
   detail::read_chat_logprobs(body, request);
   detail::read_answer_form(body, request);
-  const StreamOptions streaming = parse_stream_options(body);
-  request.stream = streaming.stream;
-  request.include_usage = streaming.include_usage;
-  request.continuous_usage_stats = streaming.continuous_usage_stats;
-  request.return_token_ids = body.flag("return_token_ids");
-  request.return_tokens_as_token_ids = body.flag("return_tokens_as_token_ids");
+  request.read_reply_fields(body);
   if (request.stream) body.refuse("prompt_logprobs", "cannot be streamed; send 'stream': false");
 
   // Without a limit of the request's own the context is the limit, which is not known here.
   const std::int32_t max_tokens = request.sampling.max_tokens;
-  if (!request.max_tokens) request.sampling.max_tokens = std::numeric_limits<std::int32_t>::max();
+  if (!request.max_tokens) request.sampling.max_tokens = kMaxCount;
   check_sampling(body, request.sampling);
   request.sampling.max_tokens = max_tokens;
   return request;
@@ -153,27 +131,12 @@ inline constexpr std::size_t kMaxPrompts = 128;
 inline constexpr std::size_t kMaxCompletionSequences = 1024;
 
 /// A request to continue one or more texts.
-struct CompletionRequest {
-  std::string model{};            ///< empty where the request names none
+struct CompletionRequest : GenerationRequest {
   std::vector<Prompt> prompts{};  ///< texts or token ids, none of them empty
-  /// Its ranges are checked. `prompt_logprobs` is the request's own, or with `echo` its `logprobs`.
-  SamplingParams sampling{};
-  OutputConstraint constraint{};
-  std::string constraint_field{};  ///< path of the field that states it; empty for Kind::none
-  std::string beam_field{};        ///< the field that asks for a beam search
-  bool echo = false;               ///< the prompt comes before the completion
-  /// `max_tokens` was 0, which is allowed with `echo`. `sampling.max_tokens` is 1, the least that
-  /// the engine takes, and the generated token is left out of the reply.
-  bool prompt_only = false;
-  std::optional<PromptTruncation> truncation{};  ///< unset: a prompt that is too long is refused
-  bool add_special_tokens = true;                ///< those that the tokeniser adds to a text
-  std::string cache_salt{};                      ///< as Prompt has it
+  /// The prompt comes before the completion. `sampling.prompt_logprobs` is `logprobs` then, else
+  /// the request's own; and max_tokens may be 0, which sets `prompt_only`.
+  bool echo = false;
   std::optional<std::int32_t> logprobs{};
-  bool stream = false;                  ///< never of samples that are chosen from, nor of beams
-  bool include_usage = false;           ///< a last chunk with the usage
-  bool continuous_usage_stats = false;  ///< usage in every chunk; only with include_usage
-  bool return_token_ids = false;
-  bool return_tokens_as_token_ids = false;  ///< log-probabilities name tokens "token_id:ID"
 
   /// Throws RequestError.
   [[nodiscard]] static CompletionRequest parse(const Json& body);
@@ -187,7 +150,22 @@ struct TokenizeRequest {
   bool return_token_strs = false;  ///< also return the text of each token
 
   /// Throws RequestError.
-  [[nodiscard]] static TokenizeRequest parse(const Json& body);
+  [[nodiscard]] static TokenizeRequest parse(const Json& json) {
+    const RequestFields body(json);
+    TokenizeRequest request;
+    request.model = body.string("model").value_or("");
+    request.return_token_strs = body.flag("return_token_strs");
+    request.add_special_tokens = body.flag("add_special_tokens", !body.has("messages"));
+    if (body.has("messages")) {
+      if (body.has("prompt")) refuse_field("prompt", "cannot be combined with messages");
+      ChatPrompt chat{parse_chat_messages(body), parse_chat_options(body)};
+      chat.options.tools = parse_tool_fields(body).tools;
+      request.prompt = std::move(chat);
+    } else {
+      request.prompt = string_at(body.required("prompt"), "prompt");
+    }
+    return request;
+  }
 };
 
 /// A request for the text of tokens.
@@ -197,7 +175,14 @@ struct DetokenizeRequest {
   bool skip_special_tokens = false;
 
   /// Throws RequestError.
-  [[nodiscard]] static DetokenizeRequest parse(const Json& body);
+  [[nodiscard]] static DetokenizeRequest parse(const Json& json) {
+    const RequestFields body(json);
+    DetokenizeRequest request;
+    request.model = body.string("model").value_or("");
+    request.tokens = token_ids_at(body.required("tokens"), "tokens");
+    request.skip_special_tokens = body.flag("skip_special_tokens");
+    return request;
+  }
 };
 
 namespace detail {
@@ -205,7 +190,7 @@ namespace detail {
 inline constexpr std::int32_t kDefaultMaxTokens = 16;
 
 inline void read_token_limit(const RequestFields& body, CompletionRequest& request) {
-  const auto limit = body.integer("max_tokens", 0, std::numeric_limits<std::int32_t>::max());
+  const auto limit = body.integer("max_tokens", 0, kMaxCount);
   request.sampling.max_tokens = static_cast<std::int32_t>(limit.value_or(kDefaultMaxTokens));
   if (limit != 0) return;
   if (!request.echo) refuse_field("max_tokens", "must be >= 1 unless 'echo' is true, got 0");
@@ -249,54 +234,21 @@ inline CompletionRequest CompletionRequest::parse(const Json& json) {
     refuse_field("suffix", "is not supported");
   for (const char* name : {"chat_template", "documents"})
     body.refuse(name, "is not supported in completions, whose prompt no template renders");
-  refuse_unserved(body, kUnservedOfPrompts);
   refuse_unserved(body, kUnservedOfGeneration);
   request.sampling = parse_sampling(body);
   parse_beam_search(body, request.sampling);
   request.beam_field = beam_field_of(body);
   request.echo = body.flag("echo");
   detail::read_token_limit(body, request);
-  request.truncation = parse_truncation(body);
   request.add_special_tokens = body.flag("add_special_tokens", true);
-  request.cache_salt = parse_cache_salt(body);
+  request.read_prompt_fields(body);
   detail::read_completion_logprobs(body, request);
   OutputFormat format = parse_output_format(body);
   request.constraint = std::move(format.constraint);
   request.constraint_field = std::move(format.field);
-  const StreamOptions streaming = parse_stream_options(body);
-  request.stream = streaming.stream;
-  request.include_usage = streaming.include_usage;
-  request.continuous_usage_stats = streaming.continuous_usage_stats;
-  request.return_token_ids = body.flag("return_token_ids");
-  request.return_tokens_as_token_ids = body.flag("return_tokens_as_token_ids");
+  request.read_reply_fields(body);
   check_sampling(body, request.sampling);
   detail::check_streams(body, request);
-  return request;
-}
-
-inline TokenizeRequest TokenizeRequest::parse(const Json& json) {
-  const RequestFields body(json);
-  TokenizeRequest request;
-  request.model = body.string("model").value_or("");
-  request.return_token_strs = body.flag("return_token_strs");
-  request.add_special_tokens = body.flag("add_special_tokens", !body.has("messages"));
-  if (body.has("messages")) {
-    if (body.has("prompt")) refuse_field("prompt", "cannot be combined with messages");
-    ChatPrompt chat{parse_chat_messages(body), parse_chat_options(body)};
-    chat.options.tools = parse_tool_fields(body).tools;
-    request.prompt = std::move(chat);
-  } else {
-    request.prompt = string_at(body.required("prompt"), "prompt");
-  }
-  return request;
-}
-
-inline DetokenizeRequest DetokenizeRequest::parse(const Json& json) {
-  const RequestFields body(json);
-  DetokenizeRequest request;
-  request.model = body.string("model").value_or("");
-  request.tokens = token_ids_at(body.required("tokens"), "tokens");
-  request.skip_special_tokens = body.flag("skip_special_tokens");
   return request;
 }
 
