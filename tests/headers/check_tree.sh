@@ -368,7 +368,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     wire["nanovllm/api/grammar/ebnf/grammar_network.hpp what"]
     wire["nanovllm/api/grammar/ebnf/grammar_network.hpp next"]
     wire["nanovllm/api/grammar/ebnf/grammar_network.hpp start"]
-    wire["nanovllm/api/grammar/bytes/byte_nfa.hpp other"]
+    wire["nanovllm/api/grammar/bytes/byte_dfa.hpp other"]
     wire["nanovllm/api/grammar/regex/regex_nfa.hpp all"]
 
     # Folders with a file for each op, what mirrors them, and the top with a face for each module.

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "nanovllm/api/chat/scanners.hpp"
 #include "nanovllm/api/chat/tool_calls/python_literal.hpp"

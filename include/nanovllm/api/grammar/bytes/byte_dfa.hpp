@@ -1,5 +1,5 @@
 #pragma once
-/// Deterministic automata over bytes: what says in constant time whether a byte may come next.
+/// Automata over bytes: nondeterministic ones, and tables of states that are made of them.
 
 #include <algorithm>
 #include <array>
@@ -13,19 +13,40 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/api/grammar/bytes/byte_nfa.hpp"
 #include "nanovllm/api/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nanovllm {
+
+/// States and how they lead on. A text matches if its bytes lead from `start` to an `accept` state.
+struct ByteNfa {
+  using StateId = std::int32_t;
+
+  struct State {
+    enum class Kind : std::uint8_t {
+      bytes,       ///< to `next` by one byte in low…high
+      split,       ///< to `next` and to `other`, by nothing
+      text_begin,  ///< to `next` by nothing, before the first byte of the text
+      text_end,    ///< to `next` by nothing, after the last byte of the text
+      accept,      ///< the text may end here
+      reject,      ///< leads nowhere
+    };
+
+    Kind kind;
+    std::uint8_t low = 0, high = 0;
+    StateId next = -1, other = -1;
+  };
+
+  std::vector<State> states;
+  StateId start = 0;
+};
 
 /// An automaton in which every state can still be completed to a match: a byte either leads
 /// to a state from which some text matches, or to kDead. Immutable.
 class ByteDfa {
  public:
   using StateId = std::int32_t;
-  static constexpr StateId kDead = -1;
-  static constexpr StateId kStart = 0;
+  static constexpr StateId kDead = -1, kStart = 0;
 
   /// Limit of a pattern's table: states times kinds of bytes (those that the pattern
   /// distinguishes); four bytes each.

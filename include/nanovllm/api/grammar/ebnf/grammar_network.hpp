@@ -3,7 +3,6 @@
 /// call each other. What is regular in a rule is a terminal, read by an automaton over bytes.
 /// Source: Woods, "Transition Network Grammars for Natural Language Analysis", 1970.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>

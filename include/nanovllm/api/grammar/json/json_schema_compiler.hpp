@@ -5,7 +5,6 @@
 ///   auto source = compiler.json_schema(R"({"type": "object", "properties": …})");
 
 #include <memory>
-#include <string>
 #include <string_view>
 
 #include "nanovllm/api/grammar/bytes/compile_budget.hpp"

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
-#include "nanovllm/api/grammar/bytes/byte_nfa.hpp"
 #include "nanovllm/api/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/api/grammar/regex/regex_parser.hpp"
 #include "nanovllm/core/error.hpp"
