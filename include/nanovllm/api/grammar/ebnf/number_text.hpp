@@ -25,12 +25,33 @@ struct Decimal {
 
   Decimal() = default;
   /// The integer that `digits`, with a sign or without, spell.
-  explicit Decimal(std::string_view digits);
+  explicit Decimal(std::string_view digits) {
+    is_negative = digits.starts_with('-');
+    digits.remove_prefix(digits.starts_with('-') || digits.starts_with('+') ? 1 : 0);
+    digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size()));
+    if (!digits.empty()) whole = digits;
+    is_negative = is_negative && whole != "0";
+  }
+
   template <std::integral Integer>
   Decimal(Integer value) : Decimal(std::string_view(std::to_string(value))) {}
+
   /// All digits of a whole number; of another the fewest that are read as it, so that texts between
   /// two bounds are read as numbers between them. `value` is finite.
-  Decimal(double value);
+  Decimal(double value) {
+    std::array<char, 1100> text{};  // the smallest numbers have so many digits
+    char* const last = text.data() + text.size();
+    const bool is_integer = std::floor(value) == value;
+    const auto end = is_integer
+                         ? std::to_chars(text.data(), last, value, std::chars_format::fixed, 0)
+                         : std::to_chars(text.data(), last, value, std::chars_format::fixed);
+    const std::string_view all(text.data(), static_cast<std::size_t>(end.ptr - text.data()));
+    const std::size_t point = std::min(all.find('.'), all.size());
+    *this = Decimal(all.substr(0, point));
+    if (point == all.size()) return;
+    fraction = all.substr(point + 1);
+    is_negative = value < 0;
+  }
 
   [[nodiscard]] bool is_whole() const { return fraction.empty(); }
 
@@ -58,28 +79,6 @@ inline std::strong_ordering compare_sizes(const Decimal& a, const Decimal& b) {
 }
 
 }  // namespace detail
-
-inline Decimal::Decimal(std::string_view digits) {
-  is_negative = digits.starts_with('-');
-  digits.remove_prefix(digits.starts_with('-') || digits.starts_with('+') ? 1 : 0);
-  digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size()));
-  if (!digits.empty()) whole = digits;
-  is_negative = is_negative && whole != "0";
-}
-
-inline Decimal::Decimal(double value) {
-  std::array<char, 1100> text{};  // the smallest numbers have so many digits
-  char* const last = text.data() + text.size();
-  const bool is_integer = std::floor(value) == value;
-  const auto end = is_integer ? std::to_chars(text.data(), last, value, std::chars_format::fixed, 0)
-                              : std::to_chars(text.data(), last, value, std::chars_format::fixed);
-  const std::string_view all(text.data(), static_cast<std::size_t>(end.ptr - text.data()));
-  const std::size_t point = std::min(all.find('.'), all.size());
-  *this = Decimal(all.substr(0, point));
-  if (point == all.size()) return;
-  fraction = all.substr(point + 1);
-  is_negative = value < 0;
-}
 
 inline std::strong_ordering operator<=>(const Decimal& a, const Decimal& b) {
   if (a.is_negative != b.is_negative)

@@ -13,30 +13,6 @@
 
 namespace nanovllm::serve {
 
-/// The error that answers a request: an HTTP status and
-/// {"error": {"message", "type", "param", "code"}}.
-struct ApiError : RequestError {
-  /// `type` follows from the status: "authentication_error" of 401, "rate_limit_error" of 429,
-  /// "server_error" from 500 on, else "invalid_request_error".
-  ApiError(int http_status, const std::string& message,
-           std::optional<std::string> field = std::nullopt, std::string error_code = {});
-
-  /// The answer to an error of a request: itself if it is one, else 400, with the field at fault.
-  [[nodiscard]] static ApiError of(const RequestError& error);
-
-  /// 404 for a model that is not served.
-  [[nodiscard]] static ApiError model_not_found(std::string_view model);
-
-  [[nodiscard]] Json to_json() const;
-  /// The text of `to_json`. It is valid UTF-8 even if the message is not.
-  [[nodiscard]] std::string body() const { return to_json().dump(); }
-
-  int status;
-  std::string type;
-  std::optional<std::string> param;  ///< the field at fault: "messages[2].content"
-  std::string code;                  ///< "context_length_exceeded", …; empty is written as null
-};
-
 namespace detail {
 
 [[nodiscard]] inline std::string error_type(int status) {
@@ -47,23 +23,50 @@ namespace detail {
 
 }  // namespace detail
 
-inline ApiError::ApiError(int http_status, const std::string& message,
-                          std::optional<std::string> field, std::string error_code)
-    : RequestError(message),
-      status(http_status),
-      type(detail::error_type(http_status)),
-      param(std::move(field)),
-      code(std::move(error_code)) {}
+/// The error that answers a request: an HTTP status and
+/// {"error": {"message", "type", "param", "code"}}.
+struct ApiError : RequestError {
+  /// `type` follows from the status: "authentication_error" of 401, "rate_limit_error" of 429,
+  /// "server_error" from 500 on, else "invalid_request_error".
+  ApiError(int http_status, const std::string& message,
+           std::optional<std::string> field = std::nullopt, std::string error_code = {})
+      : RequestError(message),
+        status(http_status),
+        type(detail::error_type(http_status)),
+        param(std::move(field)),
+        code(std::move(error_code)) {}
 
-inline ApiError ApiError::of(const RequestError& error) {
-  if (const auto* answer = dynamic_cast<const ApiError*>(&error)) return *answer;
-  const auto* field = dynamic_cast<const FieldError*>(&error);
-  return {400, error.what(), field != nullptr ? std::optional(field->field) : std::nullopt};
-}
+  /// The answer to an error of a request: itself if it is one, else 400, with the field at fault.
+  [[nodiscard]] static ApiError of(const RequestError& error) {
+    if (const auto* answer = dynamic_cast<const ApiError*>(&error)) return *answer;
+    const auto* field = dynamic_cast<const FieldError*>(&error);
+    return {400, error.what(), field != nullptr ? std::optional(field->field) : std::nullopt};
+  }
 
-inline ApiError ApiError::model_not_found(std::string_view model) {
-  return {404, concat("The model `", model, "` does not exist."), "model", "model_not_found"};
-}
+  /// 404 for a model that is not served.
+  [[nodiscard]] static ApiError model_not_found(std::string_view model) {
+    return {404, concat("The model `", model, "` does not exist."), "model", "model_not_found"};
+  }
+
+  [[nodiscard]] Json to_json() const {
+    std::string message;
+    utf8::append_lossy(message, what());
+    Json error;
+    error["message"] = std::move(message);
+    error["type"] = type;
+    error["param"] = param ? Json(*param) : Json();
+    error["code"] = code.empty() ? Json() : Json(code);
+    return Json::object({{"error", std::move(error)}});
+  }
+
+  /// The text of `to_json`. It is valid UTF-8 even if the message is not.
+  [[nodiscard]] std::string body() const { return to_json().dump(); }
+
+  int status;
+  std::string type;
+  std::optional<std::string> param;  ///< the field at fault: "messages[2].content"
+  std::string code;                  ///< "context_length_exceeded", …; empty is written as null
+};
 
 /// `message` with `name`, the engine's for a field, replaced by `own`, the request's, wherever it
 /// is a word.
@@ -78,17 +81,6 @@ inline ApiError ApiError::model_not_found(std::string_view model) {
     i += is_word ? own.size() : name.size();
   }
   return message;
-}
-
-inline Json ApiError::to_json() const {
-  std::string message;
-  utf8::append_lossy(message, what());
-  Json error;
-  error["message"] = std::move(message);
-  error["type"] = type;
-  error["param"] = param ? Json(*param) : Json();
-  error["code"] = code.empty() ? Json() : Json(code);
-  return Json::object({{"error", std::move(error)}});
 }
 
 }  // namespace nanovllm::serve
