@@ -62,6 +62,7 @@ class ToolCallParser {
   explicit ToolCallParser(ToolCallFormat format, Json tools = nullptr,
                           ToolCallMode mode = ToolCallMode::whole);
   ToolCallParser(ToolCallParser&&) noexcept;
+  ToolCallParser& operator=(ToolCallParser&&) noexcept;
   ~ToolCallParser();
 
   /// Appends the events that are certain now. Linear time, in all; memory for what is held back.
@@ -120,6 +121,7 @@ NANOVLLM_INLINE ToolCallParser::ToolCallParser(ToolCallFormat format, Json tools
       mode_(mode),
       tools_(std::make_unique<const detail::ToolSchemas>(std::move(tools))) {}
 NANOVLLM_INLINE ToolCallParser::ToolCallParser(ToolCallParser&&) noexcept = default;
+NANOVLLM_INLINE ToolCallParser& ToolCallParser::operator=(ToolCallParser&&) noexcept = default;
 NANOVLLM_INLINE ToolCallParser::~ToolCallParser() = default;
 
 NANOVLLM_INLINE void ToolCallParser::add(ChatEvent::Kind kind, std::string_view text,
