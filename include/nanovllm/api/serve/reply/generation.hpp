@@ -188,12 +188,12 @@ inline std::shared_ptr<Exchange> Generation::submit(
   check_token_ids(engine_, prompts, params);
   effort.check_stop();
   constrain(request, effort);
-  EngineExchange::Setup setup{.kind = kind,
-                              .is_stream = request.stream,
-                              .cache_salt = std::move(request.cache_salt),
-                              .keep_token_ids = request.return_token_ids || !params.stop.empty() ||
-                                                !params.stop_token_ids.empty(),
-                              .drop_generated = request.prompt_only};
+  EngineExchange::Setup setup{
+      .kind = kind,
+      .is_stream = request.stream,
+      .cache_salt = std::move(request.cache_salt),
+      .keep_token_ids = request.return_token_ids || StopRules::of(params, {}).need_tokens(),
+      .drop_generated = request.prompt_only};
   if (params.token_masks) setup.rules.push_back(request.constraint_field);
   if (!params.allowed_token_ids.empty()) setup.rules.emplace_back("allowed_token_ids");
   if (!params.bad_words.empty()) setup.rules.emplace_back("bad_words");

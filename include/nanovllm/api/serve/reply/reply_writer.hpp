@@ -119,6 +119,9 @@ struct StopRules {
     return out;
   }
 
+  /// Whether `reason` needs the tokens of a choice.
+  [[nodiscard]] bool need_tokens() const { return !stop.empty() || !stop_token_ids.empty(); }
+
   /// The stop string, or the id of the stop token, that ended a choice; null if it was an end token
   /// of the model.
   /// @param tokens     all tokens of the choice.
