@@ -8,7 +8,6 @@
 /// has come of the next request waits in `inbox_`.
 
 #include <nanovllm/api/serve/exchange.hpp>
-#include <nanovllm/api/serve/http.hpp>
 #include <nanovllm/api/serve/metrics.hpp>
 
 #include <algorithm>

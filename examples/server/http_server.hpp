@@ -3,7 +3,6 @@
 /// Asio.
 
 #include <nanovllm/api/serve/exchange.hpp>
-#include <nanovllm/api/serve/http.hpp>
 #include <nanovllm/api/serve/service_load.hpp>
 
 #include <chrono>

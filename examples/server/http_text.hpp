@@ -1,7 +1,7 @@
 #pragma once
 /// HTTP/1.1 in text: heads of replies, chunks, errors in OpenAI's shape, secrets. No sockets.
 
-#include <nanovllm/api/serve/http.hpp>
+#include <nanovllm/api/serve/exchange.hpp>
 
 #include <algorithm>
 #include <array>

@@ -5,7 +5,6 @@
 #include "nanovllm/api/chat/chat_parser.hpp"
 #include "nanovllm/api/chat/jinja_programs.hpp"
 #include "nanovllm/api/chat/tool_call_parser.hpp"
-#include "nanovllm/api/chat/tool_calls/tool_schemas.hpp"
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/chat/jinja_template.hpp"

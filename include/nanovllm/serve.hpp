@@ -6,7 +6,6 @@
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
 #include "nanovllm/api/serve/exchange.hpp"
 #include "nanovllm/api/serve/health_report.hpp"
-#include "nanovllm/api/serve/http.hpp"
 #include "nanovllm/api/serve/metrics.hpp"
 #include "nanovllm/api/serve/service.hpp"
 #include "nanovllm/api/serve/service_config.hpp"

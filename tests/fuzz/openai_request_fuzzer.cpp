@@ -11,9 +11,8 @@
 #include "api/serve/request/param_path.hpp"
 #include "nanovllm/api/chat/jinja_programs.hpp"
 #include "nanovllm/api/serve/request/api_error.hpp"
-#include "nanovllm/api/serve/request/chat_request.hpp"
-#include "nanovllm/api/serve/request/completion_request.hpp"
 #include "nanovllm/api/serve/request/request_fields.hpp"
+#include "nanovllm/api/serve/request/text_requests.hpp"
 #include "nanovllm/chat/chat_template.hpp"
 
 namespace nv = nanovllm;

@@ -326,7 +326,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed_in_module["api/serve/"] = "all"
     allowed_in_module["api/serve/constraint/"] = ""
     allowed_in_module["api/serve/request/"] = "api/serve/constraint/"
-    allowed_in_module["api/serve/pooling/"] = "api/serve/request/ api/serve/reply/ " serve_tops
     allowed_in_module["api/serve/reply/"] = "api/serve/request/ api/serve/constraint/ " serve_tops
 
     allowed_in_module["api/chat/"] = "all"
@@ -370,7 +369,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     wire["nanovllm/api/grammar/ebnf/grammar_network.hpp what"]
     wire["nanovllm/api/grammar/ebnf/grammar_network.hpp next"]
     wire["nanovllm/api/grammar/ebnf/grammar_network.hpp start"]
-    wire["nanovllm/api/grammar/bytes/byte_nfa.hpp other"]
+    wire["nanovllm/api/grammar/bytes/byte_dfa.hpp other"]
     wire["nanovllm/api/grammar/regex/regex_nfa.hpp all"]
 
     # Folders with a file for each op, what mirrors them, and the top with a face for each module.

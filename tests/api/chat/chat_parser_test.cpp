@@ -12,7 +12,7 @@
 #include "api/chat/chat_parser_laws.hpp"
 #include "catch.hpp"
 #include "chat/templates.hpp"
-#include "nanovllm/api/chat/scanners.hpp"
+#include "nanovllm/api/chat/tool_calls/hermes_call_reader.hpp"
 
 namespace nv = nanovllm;
 using nanovllm_test::content_of;

@@ -13,7 +13,6 @@
 #include "catch.hpp"
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
 #include "nanovllm/api/serve/exchange.hpp"
-#include "nanovllm/api/serve/http.hpp"
 #include "nanovllm/api/serve/service.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/json.hpp"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/api/c/structs.hpp"
+#include "nanovllm/api/c/conversions.hpp"
 #include "nanovllm/c/nanovllm.h"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/finish_reason.hpp"

@@ -4,13 +4,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "nanovllm/api/chat/reasoning_parser.hpp"
 #include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/chat/jinja_template.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/io/json.hpp"
 
 namespace nanovllm {
 
@@ -38,26 +41,9 @@ struct AnswerForm {
   }
 };
 
-/// Reads it off a template: its text, and the ends of prompts that it renders. A prompt that ends
-/// with "<think>" begins a thought, and one that ends with "</think>" has an empty one; after
-/// others a model may think if the template mentions these tags. The default of a custom renderer.
-[[nodiscard]] AnswerForm answer_form(const ChatTemplate& chat_template);
-
-}  // namespace nanovllm
-
-#if NANOVLLM_BODIES
-
-#include <memory>
-#include <string>
-
-#include "nanovllm/core/error.hpp"
-#include "nanovllm/io/json.hpp"
-
-namespace nanovllm {
-
 namespace detail {
 
-NANOVLLM_INLINE AnswerForm form_of(const JinjaTemplate& program) {
+inline AnswerForm form_of(const JinjaTemplate& program) {
   const auto has = [&](std::string_view what) {
     return program.text().find(what) != std::string::npos;
   };
@@ -87,7 +73,10 @@ NANOVLLM_INLINE AnswerForm form_of(const JinjaTemplate& program) {
 
 }  // namespace detail
 
-NANOVLLM_INLINE AnswerForm answer_form(const ChatTemplate& chat_template) {
+/// Reads it off a template: its text, and the ends of prompts that it renders. A prompt that ends
+/// with "<think>" begins a thought, and one that ends with "</think>" has an empty one; after
+/// others a model may think if the template mentions these tags. The default of a custom renderer.
+[[nodiscard]] inline AnswerForm answer_form(const ChatTemplate& chat_template) {
   const auto find = [](const ChatTemplate& of) -> std::shared_ptr<const void> {
     const auto* const plain = of.program(false);
     if (plain == nullptr) return std::make_shared<const AnswerForm>();
@@ -100,5 +89,3 @@ NANOVLLM_INLINE AnswerForm answer_form(const ChatTemplate& chat_template) {
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_BODIES

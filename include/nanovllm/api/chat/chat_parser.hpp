@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/chat/answer_form.hpp"
@@ -11,7 +12,6 @@
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/core/finish_reason.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm {
@@ -25,12 +25,6 @@ struct ChatParserOptions {
   bool only_calls = false;
 };
 
-/// What the answer to a prompt of a template looks like: whether the prompt begins a thought or
-/// holds an empty one, and calls in the form that it asks for where it describes tools. Of a custom
-/// template nothing is known: no thoughts, no calls.
-[[nodiscard]] ChatParserOptions chat_parser_options(const ChatTemplate& chat_template,
-                                                    const ChatOptions& options);
-
 /// Takes the text of one answer piece by piece, for instance those of an engine's callback. What is
 /// in a thought is thought, tool calls included. Law: the events, once neighbours of one kind and
 /// call are joined, are the same however the text is split into pieces.
@@ -40,20 +34,40 @@ struct ChatParserOptions {
 class ChatParser {
  public:
   /// Throws RequestError unless the tools are a list of objects or null.
-  explicit ChatParser(ChatParserOptions options);
+  explicit ChatParser(ChatParserOptions options)
+      : reasoning_(options.reasoning),
+        tool_calls_(options.tool_call_format, std::move(options.tools), options.mode),
+        only_calls_(options.only_calls) {}
 
   /// The events that are certain now; no two neighbours could be joined.
-  [[nodiscard]] std::vector<ChatEvent> push(std::string_view piece);
+  [[nodiscard]] std::vector<ChatEvent> push(std::string_view piece) {
+    std::string reasoning, content;
+    reasoning_.push(piece, reasoning, content);
+    return events(std::move(reasoning), content);
+  }
 
   /// What was held back; once, after the last piece. A text that ended by itself, with
   /// FinishReason::stop, may lack the tags at the end of its last call.
-  [[nodiscard]] std::vector<ChatEvent> finish(FinishReason reason = FinishReason::stop);
+  [[nodiscard]] std::vector<ChatEvent> finish(FinishReason reason = FinishReason::stop) {
+    std::string reasoning, content;
+    reasoning_.finish(reasoning, content);
+    std::vector<ChatEvent> out = events(std::move(reasoning), content);
+    tool_calls_.finish(out, reason == FinishReason::stop);
+    drop_content(out);
+    return out;
+  }
 
   /// Whether what has been pushed ends in reasoning, after it, or neither is known.
   [[nodiscard]] ReasoningParser::Part part() const { return reasoning_.part(); }
 
  private:
-  [[nodiscard]] std::vector<ChatEvent> events(std::string reasoning, std::string_view content);
+  [[nodiscard]] std::vector<ChatEvent> events(std::string reasoning, std::string_view content) {
+    std::vector<ChatEvent> out;
+    if (!reasoning.empty()) out.push_back({ChatEvent::Kind::reasoning, 0, std::move(reasoning)});
+    tool_calls_.push(content, out);
+    drop_content(out);
+    return out;
+  }
   void drop_content(std::vector<ChatEvent>& events) const {
     if (only_calls_)
       std::erase_if(events, [](const auto& e) { return e.kind == ChatEvent::Kind::content; });
@@ -77,21 +91,11 @@ struct ChatMessageParts {
   [[nodiscard]] friend bool operator==(const ChatMessageParts&, const ChatMessageParts&) = default;
 };
 
-/// The parts of a whole text, with calls that are whole, whatever `options.mode`. Content before,
-/// between and after calls is joined. `reason` as in ChatParser::finish. Throws as ChatParser.
-[[nodiscard]] ChatMessageParts parse_chat_message(std::string_view text, ChatParserOptions options,
-                                                  FinishReason reason = FinishReason::stop);
-
-}  // namespace nanovllm
-
-#if NANOVLLM_BODIES
-
-#include <utility>
-
-namespace nanovllm {
-
-NANOVLLM_INLINE ChatParserOptions chat_parser_options(const ChatTemplate& chat_template,
-                                                      const ChatOptions& options) {
+/// What the answer to a prompt of a template looks like: whether the prompt begins a thought or
+/// holds an empty one, and calls in the form that it asks for where it describes tools. Of a custom
+/// template nothing is known: no thoughts, no calls.
+[[nodiscard]] inline ChatParserOptions chat_parser_options(const ChatTemplate& chat_template,
+                                                           const ChatOptions& options) {
   const AnswerForm form = answer_form(chat_template);
   ChatParserOptions out{.tools = options.tools};
   // If the prompt continues a message, the template has handled its reasoning. Without a generation
@@ -105,38 +109,11 @@ NANOVLLM_INLINE ChatParserOptions chat_parser_options(const ChatTemplate& chat_t
   return out;
 }
 
-NANOVLLM_INLINE ChatParser::ChatParser(ChatParserOptions options)
-    : reasoning_(options.reasoning),
-      tool_calls_(options.tool_call_format, std::move(options.tools), options.mode),
-      only_calls_(options.only_calls) {}
-
-NANOVLLM_INLINE std::vector<ChatEvent> ChatParser::events(std::string reasoning,
-                                                          std::string_view content) {
-  std::vector<ChatEvent> out;
-  if (!reasoning.empty()) out.push_back({ChatEvent::Kind::reasoning, 0, std::move(reasoning)});
-  tool_calls_.push(content, out);
-  drop_content(out);
-  return out;
-}
-
-NANOVLLM_INLINE std::vector<ChatEvent> ChatParser::push(std::string_view piece) {
-  std::string reasoning, content;
-  reasoning_.push(piece, reasoning, content);
-  return events(std::move(reasoning), content);
-}
-
-NANOVLLM_INLINE std::vector<ChatEvent> ChatParser::finish(FinishReason reason) {
-  std::string reasoning, content;
-  reasoning_.finish(reasoning, content);
-  std::vector<ChatEvent> out = events(std::move(reasoning), content);
-  tool_calls_.finish(out, reason == FinishReason::stop);
-  drop_content(out);
-  return out;
-}
-
-NANOVLLM_INLINE ChatMessageParts parse_chat_message(std::string_view text,
-                                                    ChatParserOptions options,
-                                                    FinishReason reason) {
+/// The parts of a whole text, with calls that are whole, whatever `options.mode`. Content before,
+/// between and after calls is joined. `reason` as in ChatParser::finish. Throws as ChatParser.
+[[nodiscard]] inline ChatMessageParts parse_chat_message(std::string_view text,
+                                                         ChatParserOptions options,
+                                                         FinishReason reason = FinishReason::stop) {
   options.mode = ToolCallMode::whole;
   ChatParser parser(std::move(options));
   ChatMessageParts out;
@@ -160,5 +137,3 @@ NANOVLLM_INLINE ChatMessageParts parse_chat_message(std::string_view text,
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_BODIES

@@ -9,12 +9,15 @@
 
 #include "nanovllm/api/chat/answer_form.hpp"
 #include "nanovllm/api/chat/scanners.hpp"
-#include "nanovllm/api/chat/tool_calls/tool_call_reader.hpp"
-#include "nanovllm/api/chat/tool_calls/tool_schemas.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm {
+
+namespace detail {
+class ToolCallReader;  // api/chat/tool_calls/tool_call_reader.hpp
+class ToolSchemas;     // api/chat/tool_calls/tool_schemas.hpp
+}  // namespace detail
 
 /// The next piece of an assistant's message: of a thought, of content or of a tool call.
 struct ChatEvent {
@@ -58,6 +61,9 @@ class ToolCallParser {
   /// `tools` as in ChatOptions. Throws RequestError unless they are a list of objects or null.
   explicit ToolCallParser(ToolCallFormat format, Json tools = nullptr,
                           ToolCallMode mode = ToolCallMode::whole);
+  ToolCallParser(ToolCallParser&&) noexcept;
+  ToolCallParser& operator=(ToolCallParser&&) noexcept;
+  ~ToolCallParser();
 
   /// Appends the events that are certain now. Linear time, in all; memory for what is held back.
   void push(std::string_view text, std::vector<ChatEvent>& out);
@@ -105,6 +111,8 @@ class ToolCallParser {
 
 #include "nanovllm/api/chat/tool_calls/hermes_call_reader.hpp"
 #include "nanovllm/api/chat/tool_calls/qwen3_coder_call_reader.hpp"
+#include "nanovllm/api/chat/tool_calls/tool_call_reader.hpp"
+#include "nanovllm/api/chat/tool_calls/tool_schemas.hpp"
 
 namespace nanovllm {
 
@@ -112,6 +120,9 @@ NANOVLLM_INLINE ToolCallParser::ToolCallParser(ToolCallFormat format, Json tools
     : format_(format),
       mode_(mode),
       tools_(std::make_unique<const detail::ToolSchemas>(std::move(tools))) {}
+NANOVLLM_INLINE ToolCallParser::ToolCallParser(ToolCallParser&&) noexcept = default;
+NANOVLLM_INLINE ToolCallParser& ToolCallParser::operator=(ToolCallParser&&) noexcept = default;
+NANOVLLM_INLINE ToolCallParser::~ToolCallParser() = default;
 
 NANOVLLM_INLINE void ToolCallParser::add(ChatEvent::Kind kind, std::string_view text,
                                          Events& out) const {

@@ -1,6 +1,7 @@
 #pragma once
 /// Turns what a request asks for into what an engine takes, or into an error that names the field.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -8,16 +9,19 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "nanovllm/api/chat/answer_form.hpp"
 #include "nanovllm/api/chat/chat_parser.hpp"
 #include "nanovllm/api/chat/jinja_programs.hpp"
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
-#include "nanovllm/api/serve/request/chat_request.hpp"
-#include "nanovllm/api/serve/request/shared_fields.hpp"
+#include "nanovllm/api/serve/request/api_error.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
+#include "nanovllm/api/serve/request/text_requests.hpp"
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
@@ -26,75 +30,14 @@
 
 namespace nanovllm::serve {
 
-/// The model's tokeniser. Throws ApiError (400) if there is none.
-[[nodiscard]] const Tokenizer& tokenizer_of(const AnyEngine& engine);
-
-/// The text of a prompt that is a text or messages. Throws ApiError (400) that names `field` if
-/// there is no chat template, or if the template refuses the messages.
-[[nodiscard]] std::string prompt_text(const TextSide& text, const Prompt& prompt,
-                                      std::string_view field);
-
-/// How many tokens of a prompt are kept if `max_tokens` are to be generated after it; unset: all.
-/// Throws ApiError (400) that names truncate_prompt_tokens if it exceeds the model's context.
-[[nodiscard]] std::optional<std::size_t> num_kept_tokens(
-    const AnyEngine& engine, const std::optional<PromptTruncation>& truncation,
-    std::int32_t max_tokens);
-
-/// The tokens of a prompt, its last `num_kept` if that is set. With `add_special_tokens` those that
-/// the tokeniser adds to a text are among them, also around the text of a conversation; token ids
-/// stay as they are. Throws ApiError (400) that names `field`; if there are too many, with the code
-/// context_length_exceeded and both numbers. Throws Cancelled soon after a request to stop.
-[[nodiscard]] std::vector<TokenId> prompt_tokens(const AnyEngine& engine, const Prompt& prompt,
-                                                 bool add_special_tokens, std::string_view field,
-                                                 std::optional<std::size_t> num_kept,
-                                                 const std::stop_token& stop);
-
-/// Throws ApiError (400), context_length_exceeded, if `max_tokens` do not fit after the prompt.
-void check_max_tokens(const AnyEngine& engine, std::size_t num_prompt_tokens,
-                      std::int32_t max_tokens);
-
-/// Throws ApiError (400) that names the field if a token id of the request, in its prompts or for
-/// sampling, is outside the model's vocabulary.
-void check_token_ids(const AnyEngine& engine, std::span<const std::vector<TokenId>> prompts,
-                     const SamplingParams& params, const char* prompt_field = "prompt");
-
-/// How to parse the answer to a chat.
-/// @param format  the form in which the model writes tool calls.
-[[nodiscard]] ChatParserOptions answer_format(const AnyEngine& engine,
-                                              const ChatCompletionRequest& request,
-                                              ToolCallFormat format, bool parse_reasoning);
-
-/// Whether the answer continues a message of the conversation whose thought has not ended.
-[[nodiscard]] bool continues_thought(const AnyEngine& engine, const ChatCompletionRequest& request);
-
-/// Whether the answer to a chat begins with a thought; a constraint then applies after it. A model
-/// whose template shows thoughts thinks if its prompt lets it. With another, as plain ChatML,
-/// `enable_thinking` says so.
-[[nodiscard]] bool expects_thought(const ChatTemplate& chat_template, const ChatOptions& options);
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-#include <utility>
-#include <variant>
-
-#include "nanovllm/api/serve/request/api_error.hpp"
-#include "nanovllm/core/error.hpp"
-
-namespace nanovllm::serve {
-
 namespace detail {
 
-[[noreturn]] NANOVLLM_SERVE_INLINE void refuse_context(const std::string& message,
-                                                       const char* field) {
+[[noreturn]] inline void refuse_context(const std::string& message, const char* field) {
   throw ApiError(400, message, field, "context_length_exceeded");
 }
 
-[[noreturn]] NANOVLLM_SERVE_INLINE void refuse_prompt(std::int64_t max_total_tokens,
-                                                      std::int64_t num_tokens, bool is_exact,
-                                                      std::string_view field) {
+[[noreturn]] inline void refuse_prompt(std::int64_t max_total_tokens, std::int64_t num_tokens,
+                                       bool is_exact, std::string_view field) {
   throw ApiError(400,
                  concat("This model's maximum context length is ", max_total_tokens,
                         " tokens. However, your request has ", is_exact ? "" : "at least ",
@@ -105,10 +48,9 @@ namespace detail {
 /// The tokens of a text. If it is to be truncated, all of it is encoded. If not, a text that is
 /// much too long is refused before its end: the count is exact only for texts that are a little too
 /// long.
-NANOVLLM_SERVE_INLINE std::vector<TokenId> encode_text(const AnyEngine& engine,
-                                                       const std::string& text,
-                                                       std::string_view field, bool is_truncated,
-                                                       const std::stop_token& stop) {
+inline std::vector<TokenId> encode_text(const AnyEngine& engine, const std::string& text,
+                                        std::string_view field, bool is_truncated,
+                                        const std::stop_token& stop) {
   const Tokenizer& tokenizer = *engine.text().tokenizer;
   if (is_truncated) return tokenizer.encode(text, std::size_t(-1), stop);
   const auto most = static_cast<std::size_t>(engine.max_total_tokens() - 1);
@@ -122,14 +64,17 @@ NANOVLLM_SERVE_INLINE std::vector<TokenId> encode_text(const AnyEngine& engine,
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE const Tokenizer& tokenizer_of(const AnyEngine& engine) {
+/// The model's tokeniser. Throws ApiError (400) if there is none.
+[[nodiscard]] inline const Tokenizer& tokenizer_of(const AnyEngine& engine) {
   if (!engine.text().tokenizer)
     throw ApiError(400, "this needs a tokeniser, which the model lacks");
   return *engine.text().tokenizer;
 }
 
-NANOVLLM_SERVE_INLINE std::string prompt_text(const TextSide& text, const Prompt& prompt,
-                                              std::string_view field) {
+/// The text of a prompt that is a text or messages. Throws ApiError (400) that names `field` if
+/// there is no chat template, or if the template refuses the messages.
+[[nodiscard]] inline std::string prompt_text(const TextSide& text, const Prompt& prompt,
+                                             std::string_view field) {
   if (const auto* plain = std::get_if<std::string>(&prompt)) return *plain;
   const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
   const auto refuse = [&](const std::string& message) {
@@ -145,7 +90,9 @@ NANOVLLM_SERVE_INLINE std::string prompt_text(const TextSide& text, const Prompt
   return {};
 }
 
-NANOVLLM_SERVE_INLINE std::optional<std::size_t> num_kept_tokens(
+/// How many tokens of a prompt are kept if `max_tokens` are to be generated after it; unset: all.
+/// Throws ApiError (400) that names truncate_prompt_tokens if it exceeds the model's context.
+[[nodiscard]] inline std::optional<std::size_t> num_kept_tokens(
     const AnyEngine& engine, const std::optional<PromptTruncation>& truncation,
     std::int32_t max_tokens) {
   if (!truncation) return {};
@@ -160,7 +107,11 @@ NANOVLLM_SERVE_INLINE std::optional<std::size_t> num_kept_tokens(
   return static_cast<std::size_t>(*truncation->num_tokens);
 }
 
-NANOVLLM_SERVE_INLINE std::vector<TokenId> prompt_tokens(
+/// The tokens of a prompt, its last `num_kept` if that is set. With `add_special_tokens` those that
+/// the tokeniser adds to a text are among them, also around the text of a conversation; token ids
+/// stay as they are. Throws ApiError (400) that names `field`; if there are too many, with the code
+/// context_length_exceeded and both numbers. Throws Cancelled soon after a request to stop.
+[[nodiscard]] inline std::vector<TokenId> prompt_tokens(
     const AnyEngine& engine, const Prompt& prompt, bool add_special_tokens, std::string_view field,
     std::optional<std::size_t> num_kept, const std::stop_token& stop) {
   const std::int64_t total = engine.max_total_tokens();
@@ -188,8 +139,9 @@ NANOVLLM_SERVE_INLINE std::vector<TokenId> prompt_tokens(
   return tokens;
 }
 
-NANOVLLM_SERVE_INLINE void check_max_tokens(const AnyEngine& engine, std::size_t num_prompt_tokens,
-                                            std::int32_t max_tokens) {
+/// Throws ApiError (400), context_length_exceeded, if `max_tokens` do not fit after the prompt.
+inline void check_max_tokens(const AnyEngine& engine, std::size_t num_prompt_tokens,
+                             std::int32_t max_tokens) {
   const std::int64_t total = engine.max_total_tokens();
   const auto prompt = static_cast<std::int64_t>(num_prompt_tokens);
   if (prompt + max_tokens <= total) return;
@@ -200,9 +152,10 @@ NANOVLLM_SERVE_INLINE void check_max_tokens(const AnyEngine& engine, std::size_t
       "max_tokens");
 }
 
-NANOVLLM_SERVE_INLINE void check_token_ids(const AnyEngine& engine,
-                                           std::span<const std::vector<TokenId>> prompts,
-                                           const SamplingParams& params, const char* prompt_field) {
+/// Throws ApiError (400) that names the field if a token id of the request, in its prompts or for
+/// sampling, is outside the model's vocabulary.
+inline void check_token_ids(const AnyEngine& engine, std::span<const std::vector<TokenId>> prompts,
+                            const SamplingParams& params, const char* prompt_field = "prompt") {
   const auto check_id = [size = engine.vocab_size()](TokenId token, const char* field) {
     if (token >= 0 && token < size) return;
     throw ApiError(
@@ -216,8 +169,9 @@ NANOVLLM_SERVE_INLINE void check_token_ids(const AnyEngine& engine,
   for (const TokenId token : params.allowed_token_ids) check_id(token, "allowed_token_ids");
 }
 
-NANOVLLM_SERVE_INLINE bool continues_thought(const AnyEngine& engine,
-                                             const ChatCompletionRequest& request) {
+/// Whether the answer continues a message of the conversation whose thought has not ended.
+[[nodiscard]] inline bool continues_thought(const AnyEngine& engine,
+                                            const ChatCompletionRequest& request) {
   const auto& chat_template = engine.text().chat_template;
   if (!request.options.continue_final_message || !chat_template) return false;
   ChatOptions from_begin = request.options;
@@ -230,9 +184,11 @@ NANOVLLM_SERVE_INLINE bool continues_thought(const AnyEngine& engine,
   return open != std::string::npos && (close == std::string::npos || close < open);
 }
 
-NANOVLLM_SERVE_INLINE ChatParserOptions answer_format(const AnyEngine& engine,
-                                                      const ChatCompletionRequest& request,
-                                                      ToolCallFormat format, bool parse_reasoning) {
+/// How to parse the answer to a chat.
+/// @param format  the form in which the model writes tool calls.
+[[nodiscard]] inline ChatParserOptions answer_format(const AnyEngine& engine,
+                                                     const ChatCompletionRequest& request,
+                                                     ToolCallFormat format, bool parse_reasoning) {
   const auto& chat_template = engine.text().chat_template;
   ChatParserOptions out{.tools = request.options.tools};
   if (chat_template) out = chat_parser_options(*chat_template, request.options);
@@ -247,8 +203,11 @@ NANOVLLM_SERVE_INLINE ChatParserOptions answer_format(const AnyEngine& engine,
   return out;
 }
 
-NANOVLLM_SERVE_INLINE bool expects_thought(const ChatTemplate& chat_template,
-                                           const ChatOptions& options) {
+/// Whether the answer to a chat begins with a thought; a constraint then applies after it. A model
+/// whose template shows thoughts thinks if its prompt lets it. With another, as plain ChatML,
+/// `enable_thinking` says so.
+[[nodiscard]] inline bool expects_thought(const ChatTemplate& chat_template,
+                                          const ChatOptions& options) {
   const Reasoning reasoning = chat_parser_options(chat_template, options).reasoning;
   if (reasoning == Reasoning::optional && !answer_form(chat_template).shows_thoughts)
     return options.enable_thinking.value_or(false);
@@ -256,5 +215,3 @@ NANOVLLM_SERVE_INLINE bool expects_thought(const ChatTemplate& chat_template,
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

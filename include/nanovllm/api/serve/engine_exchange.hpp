@@ -1,20 +1,24 @@
 #pragma once
 /// A reply that the engine is making.
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/serve/exchange.hpp"
 #include "nanovllm/api/serve/reply/pending_output.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
+#include "nanovllm/api/serve/request/api_error.hpp"
 #include "nanovllm/api/serve/service_load.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
@@ -32,7 +36,6 @@ class EngineExchange final : public Exchange {
     std::string cache_salt{};  ///< of all prompts
     bool keep_token_ids = false;
     bool drop_generated = false;  ///< the reply has the prompts' log-probabilities and no new text
-    bool prompts_first = false;   ///< of a stream: log-probabilities of prompts come before choices
     /// Fields of the request that say which tokens may come, for errors.
     std::vector<std::string> rules{};
   };
@@ -87,19 +90,6 @@ class EngineExchange final : public Exchange {
   std::atomic<bool> has_rest_{false};   ///< of `update_`
 };
 
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-#include <exception>
-#include <iterator>
-#include <utility>
-
-#include "nanovllm/api/serve/request/api_error.hpp"
-
-namespace nanovllm::serve {
-
 namespace detail {
 
 /// Bytes of a stream that one `take` gives; the rest waits for the next call. So a client that was
@@ -108,9 +98,8 @@ inline constexpr std::size_t kMaxTaken = 64 * 1024;
 /// Tokens in a chunk, alone and with log-probabilities, which are some 2 KiB a token.
 inline constexpr std::size_t kMaxChunkTokens = 2048, kMaxChunkLogprobs = 16;
 
-NANOVLLM_SERVE_INLINE PendingOutput::Setup pending_setup(const EngineExchange::Setup& setup,
-                                                         std::size_t num_prompts,
-                                                         const SamplingParams& params) {
+inline PendingOutput::Setup pending_setup(const EngineExchange::Setup& setup,
+                                          std::size_t num_prompts, const SamplingParams& params) {
   return {.num_prompts = num_prompts,
           .num_choices = static_cast<std::size_t>(params.n),
           .num_sequences = num_samples(params),
@@ -118,13 +107,12 @@ NANOVLLM_SERVE_INLINE PendingOutput::Setup pending_setup(const EngineExchange::S
           .keep_token_ids = setup.keep_token_ids,
           .drop_generated = setup.drop_generated,
           .comes_at_end = !is_streamed(params) || params.pooler != nullptr,
-          .prompts_first = setup.is_stream && setup.prompts_first};
+          .prompts_first = setup.is_stream && params.prompt_logprobs.has_value()};
 }
 
 /// The error of a reply whose request has failed.
 /// @param rules  fields that say which tokens may come.
-NANOVLLM_SERVE_INLINE ApiError failure(const OutputUpdate& update,
-                                       const std::vector<std::string>& rules) {
+inline ApiError failure(const OutputUpdate& update, const std::vector<std::string>& rules) {
   if (update.is_aborted) return {503, "the request was taken back: the engine is shutting down"};
   if (update.is_refused && rules.empty()) return {400, update.error};
   if (update.is_refused) {
@@ -142,9 +130,10 @@ NANOVLLM_SERVE_INLINE ApiError failure(const OutputUpdate& update,
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE EngineExchange::EngineExchange(
-    AnyEngine& engine, const Setup& setup, const std::vector<std::vector<TokenId>>& prompts,
-    const SamplingParams& params, std::unique_ptr<ReplyWriter> writer, LoadShare& share)
+inline EngineExchange::EngineExchange(AnyEngine& engine, const Setup& setup,
+                                      const std::vector<std::vector<TokenId>>& prompts,
+                                      const SamplingParams& params,
+                                      std::unique_ptr<ReplyWriter> writer, LoadShare& share)
     : engine_(engine),
       kind_(setup.kind),
       is_stream_(setup.is_stream),
@@ -161,13 +150,13 @@ NANOVLLM_SERVE_INLINE EngineExchange::EngineExchange(
   submit(prompts, setup.cache_salt, params, share);
 }
 
-NANOVLLM_SERVE_INLINE EngineExchange::~EngineExchange() {
+inline EngineExchange::~EngineExchange() {
   if (pending_->cancel(false)) abort_all();
 }
 
-NANOVLLM_SERVE_INLINE void EngineExchange::submit(const std::vector<std::vector<TokenId>>& prompts,
-                                                  const std::string& cache_salt,
-                                                  const SamplingParams& params, LoadShare& share) {
+inline void EngineExchange::submit(const std::vector<std::vector<TokenId>>& prompts,
+                                   const std::string& cache_salt, const SamplingParams& params,
+                                   LoadShare& share) {
   requests_.reserve(prompts.size());
   try {
     for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -186,7 +175,7 @@ NANOVLLM_SERVE_INLINE void EngineExchange::submit(const std::vector<std::vector<
   }
 }
 
-NANOVLLM_SERVE_INLINE void EngineExchange::abort_all() noexcept {
+inline void EngineExchange::abort_all() noexcept {
   for (const RequestId id : requests_) {
     try {
       engine_.abort(id);
@@ -196,17 +185,17 @@ NANOVLLM_SERVE_INLINE void EngineExchange::abort_all() noexcept {
   }
 }
 
-NANOVLLM_SERVE_INLINE void EngineExchange::cancel() noexcept {
+inline void EngineExchange::cancel() noexcept {
   is_cancelled_ = true;
   if (pending_->cancel(true)) abort_all();
 }
 
-NANOVLLM_SERVE_INLINE void EngineExchange::give_up() {
+inline void EngineExchange::give_up() {
   pending_->set_outcome("error");
   if (pending_->cancel(false)) abort_all();  // those of several that have not ended
 }
 
-NANOVLLM_SERVE_INLINE const HttpHead* EngineExchange::head() {
+inline const HttpHead* EngineExchange::head() {
   if (is_stream_) {
     pending_->mark_head();
     return &head_;
@@ -215,7 +204,7 @@ NANOVLLM_SERVE_INLINE const HttpHead* EngineExchange::head() {
   return has_head_ ? &head_ : nullptr;
 }
 
-NANOVLLM_SERVE_INLINE bool EngineExchange::take(std::string& out) {
+inline bool EngineExchange::take(std::string& out) {
   if (is_done_ || is_cancelled_) return false;
   if (is_stream_) {
     is_done_ = !append_update(out);
@@ -233,12 +222,12 @@ NANOVLLM_SERVE_INLINE bool EngineExchange::take(std::string& out) {
   return false;
 }
 
-NANOVLLM_SERVE_INLINE void EngineExchange::notify(std::function<void()> wake) {
+inline void EngineExchange::notify(std::function<void()> wake) {
   if (has_rest_) return wake();
   pending_->notify(std::move(wake));
 }
 
-NANOVLLM_SERVE_INLINE void EngineExchange::complete() {
+inline void EngineExchange::complete() {
   pending_->take(update_);
   if (!update_.is_over() || update_.is_cancelled) return;
   for (const ChoiceUpdate& choice : update_.choices)
@@ -261,7 +250,7 @@ NANOVLLM_SERVE_INLINE void EngineExchange::complete() {
   has_head_ = true;
 }
 
-NANOVLLM_SERVE_INLINE bool EngineExchange::write_choice(std::string& out, std::size_t max_size) {
+inline bool EngineExchange::write_choice(std::string& out, std::size_t max_size) {
   const ChoiceUpdate& update = update_.choices[choice_];
   if (update.empty()) return true;
   while (writer_->append_prompt(out, choice_, usage_)) {
@@ -283,7 +272,7 @@ NANOVLLM_SERVE_INLINE bool EngineExchange::write_choice(std::string& out, std::s
   }
 }
 
-NANOVLLM_SERVE_INLINE bool EngineExchange::write_update(std::string& out, std::size_t max_size) {
+inline bool EngineExchange::write_update(std::string& out, std::size_t max_size) {
   while (choice_ < update_.choices.size()) {
     if (!write_choice(out, max_size)) return false;
     ++choice_;
@@ -293,7 +282,7 @@ NANOVLLM_SERVE_INLINE bool EngineExchange::write_update(std::string& out, std::s
   return true;
 }
 
-NANOVLLM_SERVE_INLINE bool EngineExchange::append_update(std::string& out) {
+inline bool EngineExchange::append_update(std::string& out) {
   const std::size_t size = out.size();
   if (!has_rest_) {
     pending_->take(update_);
@@ -327,7 +316,7 @@ NANOVLLM_SERVE_INLINE bool EngineExchange::append_update(std::string& out) {
   return false;
 }
 
-NANOVLLM_SERVE_INLINE ExchangeSummary EngineExchange::summary() const {
+inline ExchangeSummary EngineExchange::summary() const {
   PendingOutput::Summary summary = pending_->summary();
   return {.kind = kind_,
           .outcome = std::move(summary.outcome),
@@ -338,5 +327,3 @@ NANOVLLM_SERVE_INLINE ExchangeSummary EngineExchange::summary() const {
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

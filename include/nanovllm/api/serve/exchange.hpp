@@ -1,22 +1,81 @@
 #pragma once
-/// A reply under way, between the engine, which writes to it, and a transport, which takes from it.
+/// HTTP as the service sees it, without a transport, and a reply under way, between the engine,
+/// which writes to it, and a transport, which takes from it.
 ///
 /// The engine's callbacks only store their events; JSON is made in `head` and `take`, on threads of
 /// the transport. Text that accumulates while a reader is slow is joined into fewer, larger chunks,
 /// so it never takes more memory than the output itself.
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "nanovllm/api/serve/http.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::serve {
+
+/// A request, whole.
+struct HttpRequest {
+  std::string method = "GET";
+  std::string target = "/";  ///< path, and perhaps a query after '?', which is ignored
+  std::string body{};
+};
+
+/// A target without scheme and host: "/v1/models?a" for "http://host/v1/models?a". Clients may send
+/// either form.
+[[nodiscard]] inline std::string_view origin_form(std::string_view target) {
+  const auto begins_with = [&](std::string_view scheme) {
+    return target.size() >= scheme.size() &&
+           std::equal(scheme.begin(), scheme.end(), target.begin(), [](char expected, char c) {
+             return expected == (c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+           });
+  };
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!begins_with(scheme)) continue;
+    const std::size_t path = target.find_first_of("/?", scheme.size());
+    return path == target.npos || target[path] == '?' ? "/" : target.substr(path);
+  }
+  return target;
+}
+
+/// The path of a target, without its query, with %XX decoded.
+[[nodiscard]] inline std::string path_of(std::string_view target) {
+  target = origin_form(target);
+  target = target.substr(0, target.find('?'));
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+  };
+  std::string path;
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    const bool is_coded = target[i] == '%' && i + 2 < target.size() && digit(target[i + 1]) >= 0 &&
+                          digit(target[i + 2]) >= 0;
+    if (!is_coded) {
+      path += target[i];
+      continue;
+    }
+    path += static_cast<char>(digit(target[i + 1]) * 16 + digit(target[i + 2]));
+    i += 2;
+  }
+  return path;
+}
+
+/// Status, type and further headers of a reply. Its body comes from an Exchange.
+struct HttpHead {
+  int status = 200;
+  std::string content_type = "application/json";
+  bool is_stream = false;  ///< the body comes in pieces, and its length is not known
+  std::vector<std::pair<std::string, std::string>> headers{};  ///< e.g. {"Retry-After", "1"}
+};
 
 /// The outcome of an exchange, for a line of a log.
 struct ExchangeSummary {

@@ -1,13 +1,27 @@
 #pragma once
 /// The description of a service's routes in OpenAPI 3.1, made of the table that it follows.
 
+#include <cfloat>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
 
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/api/serve/request/chat_fields.hpp"
+#include "nanovllm/api/serve/request/generation_fields.hpp"
+#include "nanovllm/api/serve/request/pooled_requests.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/io/json.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/version.hpp"
 
 namespace nanovllm::serve {
 
@@ -31,36 +45,6 @@ struct RouteInfo {
   std::string_view reply_type = "application/json";
 };
 
-/// The document. Bodies have the fields that the service reads; those of sampling are those of
-/// kSamplingFields, with their ranges.
-/// @param models  the names that are served.
-[[nodiscard]] Json openapi_document(std::span<const RouteInfo> routes,
-                                    std::span<const std::string> models);
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <cfloat>
-#include <cstddef>
-#include <limits>
-#include <optional>
-#include <type_traits>
-#include <utility>
-#include <variant>
-#include <vector>
-
-#include "nanovllm/api/serve/pooling/pooled_requests.hpp"
-#include "nanovllm/api/serve/request/chat_fields.hpp"
-#include "nanovllm/api/serve/request/output_format.hpp"
-#include "nanovllm/api/serve/request/sampling_fields.hpp"
-#include "nanovllm/api/serve/request/tool_fields.hpp"
-#include "nanovllm/core/error.hpp"
-#include "nanovllm/core/ids.hpp"
-#include "nanovllm/sampling/sampling_params.hpp"
-#include "nanovllm/version.hpp"
-
-namespace nanovllm::serve {
 namespace detail {
 
 /// Fields that several bodies share, beside `model`, which all have.
@@ -197,7 +181,7 @@ inline constexpr std::string_view kSharedSchemas = R"({
     "json_schema": {"type": "object"}}}})";
 
 /// The schema of a field of SamplingParams.
-NANOVLLM_SERVE_INLINE Json sampling_schema(const SamplingField& field) {
+inline Json sampling_schema(const SamplingField& field) {
   const auto number = [&](const char* type, bool is_whole) {
     Json out = Json::object({{"type", type}});
     const auto bound = [&](const char* name, double value) {
@@ -236,19 +220,18 @@ NANOVLLM_SERVE_INLINE Json sampling_schema(const SamplingField& field) {
   return std::visit(schema_of, field.member);
 }
 
-NANOVLLM_SERVE_INLINE Json sampling_schema(std::string_view name) {
+inline Json sampling_schema(std::string_view name) {
   return sampling_schema(*find_sampling_field(name));
 }
 
 /// A name that is served.
-NANOVLLM_SERVE_INLINE Json model_schema(std::span<const std::string> models) {
+inline Json model_schema(std::span<const std::string> models) {
   Json names = Json::array();
   for (const std::string& name : models) names.push_back(name);
   return Json::object({{"enum", std::move(names)}});
 }
 
-NANOVLLM_SERVE_INLINE Json body_schema(const BodySchema& body,
-                                       std::span<const std::string> models) {
+inline Json body_schema(const BodySchema& body, std::span<const std::string> models) {
   Json properties = Json::object({{"model", model_schema(models)}});
   const auto add = [&](std::string_view name, Json schema) {
     if (properties.find(name) == nullptr) properties[std::string(name)] = std::move(schema);
@@ -280,15 +263,15 @@ NANOVLLM_SERVE_INLINE Json body_schema(const BodySchema& body,
                        {"properties", std::move(properties)}});
 }
 
-NANOVLLM_SERVE_INLINE Json content_of(std::string_view type, Json schema) {
+inline Json content_of(std::string_view type, Json schema) {
   return Json::object({{std::string(type), Json::object({{"schema", std::move(schema)}})}});
 }
 
-NANOVLLM_SERVE_INLINE Json reference_to(std::string_view name) {
+inline Json reference_to(std::string_view name) {
   return Json::object({{"$ref", concat("#/components/schemas/", name)}});
 }
 
-NANOVLLM_SERVE_INLINE Json operation(const RouteInfo& route, std::span<const std::string> models) {
+inline Json operation(const RouteInfo& route, std::span<const std::string> models) {
   Json replies = content_of(route.reply_type, Json::object({}));
   const bool may_stream = route.body == BodyKind::chat || route.body == BodyKind::completion;
   if (may_stream) replies["text/event-stream"] = Json::object({{"schema", Json::object({})}});
@@ -314,8 +297,11 @@ NANOVLLM_SERVE_INLINE Json operation(const RouteInfo& route, std::span<const std
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE Json openapi_document(std::span<const RouteInfo> routes,
-                                            std::span<const std::string> models) {
+/// The document. Bodies have the fields that the service reads; those of sampling are those of
+/// kSamplingFields, with their ranges.
+/// @param models  the names that are served.
+[[nodiscard]] inline Json openapi_document(std::span<const RouteInfo> routes,
+                                           std::span<const std::string> models) {
   Json paths = Json::object({});
   for (const RouteInfo& route : routes) {
     std::string path(route.path);
@@ -336,5 +322,3 @@ NANOVLLM_SERVE_INLINE Json openapi_document(std::span<const RouteInfo> routes,
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

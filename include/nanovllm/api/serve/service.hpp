@@ -15,7 +15,6 @@
 #include <string>
 
 #include "nanovllm/api/serve/exchange.hpp"
-#include "nanovllm/api/serve/http.hpp"
 #include "nanovllm/api/serve/service_config.hpp"
 #include "nanovllm/api/serve/service_load.hpp"
 #include "nanovllm/core/separate.hpp"
@@ -81,7 +80,6 @@ class OpenAiService {
 #if NANOVLLM_SERVE_BODIES
 
 #include <atomic>
-#include <cstddef>
 #include <exception>
 #include <new>
 #include <string_view>
@@ -90,11 +88,9 @@ class OpenAiService {
 
 #include "nanovllm/api/serve/health_report.hpp"
 #include "nanovllm/api/serve/openapi.hpp"
-#include "nanovllm/api/serve/pooling/pooled_exchange.hpp"
 #include "nanovllm/api/serve/reply/generation.hpp"
+#include "nanovllm/api/serve/reply/pooled_reply.hpp"
 #include "nanovllm/api/serve/request/api_error.hpp"
-#include "nanovllm/api/serve/service_load.hpp"
-#include "nanovllm/api/serve/token_replies.hpp"
 #include "nanovllm/version.hpp"
 
 namespace nanovllm::serve {
@@ -117,6 +113,8 @@ struct OpenAiService::State {
     const HttpRequest& request;
     std::string rest;  ///< of the path
     const Effort& effort;
+
+    [[nodiscard]] Json json() const { return parse_request_body(request.body); }
   };
   /// What answers requests for one path. A route's path that ends in '/' takes all paths that begin
   /// with it; Call::rest is what follows.
@@ -132,24 +130,28 @@ struct OpenAiService::State {
         generation(engine, config, load),
         health_check(any_engine) {}
 
-  ExchangePtr chat(const Call& call) { return generation.chat(call.request.body, call.effort); }
+  ExchangePtr chat(const Call& call) {
+    return generation.chat(ChatCompletionRequest::parse(call.json()), call.effort);
+  }
   ExchangePtr complete(const Call& call) {
-    return generation.complete(call.request.body, call.effort);
+    return generation.complete(CompletionRequest::parse(call.json()), call.effort);
   }
   ExchangePtr embed(const Call& call) {
-    return start_embedding(engine, generation, call.request.body, call.effort);
+    return start_embedding(engine, generation, EmbeddingRequest::parse(call.json()), call.effort);
   }
   ExchangePtr score(const Call& call) {
-    return start_scoring(engine, generation, config.score, false, call.request.body, call.effort);
+    return start_scoring(engine, generation, config.score, false,
+                         ScoreRequest::parse_score(call.json()), call.effort);
   }
   ExchangePtr rerank(const Call& call) {
-    return start_scoring(engine, generation, config.score, true, call.request.body, call.effort);
+    return start_scoring(engine, generation, config.score, true,
+                         ScoreRequest::parse_rerank(call.json()), call.effort);
   }
   ExchangePtr tokenize(const Call& call) {
-    return answer_tokenize(engine, generation, call.request.body, call.effort);
+    return answer_tokenize(engine, generation, TokenizeRequest::parse(call.json()), call.effort);
   }
   ExchangePtr detokenize(const Call& call) {
-    return answer_detokenize(engine, generation, call.request.body);
+    return answer_detokenize(engine, generation, DetokenizeRequest::parse(call.json()));
   }
   ExchangePtr list_models(const Call&);
   ExchangePtr show_model(const Call& call);

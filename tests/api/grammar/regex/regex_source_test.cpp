@@ -9,6 +9,7 @@
 #include "api/grammar/regex/random_regex.hpp"
 #include "api/grammar/vocabularies.hpp"
 #include "catch.hpp"
+#include "nanovllm/api/grammar/bytes/mask_cache.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nv = nanovllm;

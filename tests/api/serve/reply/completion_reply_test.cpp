@@ -8,7 +8,7 @@
 
 #include "api/serve/replies.hpp"
 #include "catch.hpp"
-#include "nanovllm/api/serve/reply/logprobs.hpp"
+#include "nanovllm/api/serve/reply/chat_reply.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
 
 using namespace nanovllm;

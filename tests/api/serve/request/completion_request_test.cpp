@@ -1,4 +1,4 @@
-#include "nanovllm/api/serve/request/completion_request.hpp"
+#include "nanovllm/api/serve/request/text_requests.hpp"
 
 #include <cstddef>
 #include <string>

@@ -1,4 +1,4 @@
-#include "nanovllm/api/serve/request/output_format.hpp"
+#include "nanovllm/api/serve/request/generation_fields.hpp"
 
 #include <cstddef>
 #include <string>

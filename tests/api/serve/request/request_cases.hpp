@@ -6,9 +6,8 @@
 
 #include "catch.hpp"
 #include "nanovllm/api/serve/request/api_error.hpp"
-#include "nanovllm/api/serve/request/chat_request.hpp"
-#include "nanovllm/api/serve/request/completion_request.hpp"
 #include "nanovllm/api/serve/request/request_fields.hpp"
+#include "nanovllm/api/serve/request/text_requests.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/json.hpp"
 

@@ -1,4 +1,4 @@
-#include "nanovllm/api/serve/request/tool_fields.hpp"
+#include "nanovllm/api/serve/request/chat_fields.hpp"
 
 #include <cstddef>
 #include <string>

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "nanovllm/api/chat/jinja/call.hpp"
 #include "nanovllm/api/chat/jinja/methods.hpp"

@@ -10,7 +10,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "nanovllm/api/chat/jinja/ast.hpp"
 #include "nanovllm/api/chat/jinja/text.hpp"

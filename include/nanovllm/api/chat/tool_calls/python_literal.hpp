@@ -1,27 +1,11 @@
 #pragma once
 /// Literals of Python as JSON: models write them where a tool wants a list or an object.
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include "nanovllm/core/separate.hpp"
-
-namespace nanovllm::detail {
-
-/// The JSON of a literal of Python: strings in either quotes, numbers, True, False, None, lists,
-/// tuples (as lists) and dicts, with a comma before the end or without; true, false and null count
-/// as well, and a string may have line feeds in it. Keys that are no strings become strings, as
-/// `json.dumps` has it. Nothing for any other text; of what is returned, numbers may be of any size
-/// and strings of any bytes, which `parse_json_value` refuses.
-[[nodiscard]] std::optional<std::string> json_of_python_literal(std::string_view text);
-
-}  // namespace nanovllm::detail
-
-#if NANOVLLM_BODIES
-
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 
 #include "nanovllm/api/chat/scanners.hpp"
@@ -63,7 +47,7 @@ class PythonLiteralReader {
   std::string out_;
 };
 
-NANOVLLM_INLINE bool PythonLiteralReader::read_value(int depth) {
+inline bool PythonLiteralReader::read_value(int depth) {
   if (depth == kMaxJsonDepth) return false;
   const char c = skip_blanks();
   switch (c) {
@@ -76,7 +60,7 @@ NANOVLLM_INLINE bool PythonLiteralReader::read_value(int depth) {
   }
 }
 
-NANOVLLM_INLINE bool PythonLiteralReader::read_list(char end, int depth) {
+inline bool PythonLiteralReader::read_list(char end, int depth) {
   const std::size_t begin = out_.size();
   out_ += '[';
   std::size_t num_elements = 0;
@@ -97,7 +81,7 @@ NANOVLLM_INLINE bool PythonLiteralReader::read_list(char end, int depth) {
   return true;
 }
 
-NANOVLLM_INLINE bool PythonLiteralReader::read_dict(int depth) {
+inline bool PythonLiteralReader::read_dict(int depth) {
   out_ += '{';
   bool is_first = true, has_comma = false;
   while (!take_char('}')) {
@@ -115,7 +99,7 @@ NANOVLLM_INLINE bool PythonLiteralReader::read_dict(int depth) {
   return true;
 }
 
-NANOVLLM_INLINE bool PythonLiteralReader::read_key() {
+inline bool PythonLiteralReader::read_key() {
   const char c = skip_blanks();
   if (c == '\'' || c == '"') return read_string();
   out_ += '"';
@@ -124,7 +108,7 @@ NANOVLLM_INLINE bool PythonLiteralReader::read_key() {
   return true;
 }
 
-NANOVLLM_INLINE bool PythonLiteralReader::read_string() {
+inline bool PythonLiteralReader::read_string() {
   const char quote = rest_.front();
   rest_.remove_prefix(1);
   std::string text;
@@ -143,7 +127,7 @@ NANOVLLM_INLINE bool PythonLiteralReader::read_string() {
   return false;
 }
 
-NANOVLLM_INLINE bool PythonLiteralReader::read_escape(std::string& text) {
+inline bool PythonLiteralReader::read_escape(std::string& text) {
   if (rest_.empty()) return false;
   const char c = rest_.front();
   rest_.remove_prefix(1);
@@ -179,7 +163,7 @@ NANOVLLM_INLINE bool PythonLiteralReader::read_escape(std::string& text) {
   return true;
 }
 
-NANOVLLM_INLINE bool PythonLiteralReader::read_hex(int num_digits, std::uint32_t& code) {
+inline bool PythonLiteralReader::read_hex(int num_digits, std::uint32_t& code) {
   if (rest_.size() < static_cast<std::size_t>(num_digits)) return false;
   code = 0;
   for (; num_digits > 0; --num_digits) {
@@ -196,7 +180,7 @@ NANOVLLM_INLINE bool PythonLiteralReader::read_hex(int num_digits, std::uint32_t
 }
 
 /// Digits, with single underscores between them. False if there are none.
-NANOVLLM_INLINE bool PythonLiteralReader::read_digits(std::string& digits) {
+inline bool PythonLiteralReader::read_digits(std::string& digits) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   const std::size_t before = digits.size();
   while (!rest_.empty()) {
@@ -210,7 +194,7 @@ NANOVLLM_INLINE bool PythonLiteralReader::read_digits(std::string& digits) {
 }
 
 /// A word or a number.
-NANOVLLM_INLINE bool PythonLiteralReader::read_scalar() {
+inline bool PythonLiteralReader::read_scalar() {
   constexpr std::string_view kWords[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
                                             {"true", "true"}, {"false", "false"}, {"null", "null"}};
   for (const auto& [word, json] : kWords) {
@@ -237,12 +221,15 @@ NANOVLLM_INLINE bool PythonLiteralReader::read_scalar() {
   return read_digits(out_);
 }
 
-NANOVLLM_INLINE std::optional<std::string> json_of_python_literal(std::string_view text) {
+/// The JSON of a literal of Python: strings in either quotes, numbers, True, False, None, lists,
+/// tuples (as lists) and dicts, with a comma before the end or without; true, false and null count
+/// as well, and a string may have line feeds in it. Keys that are no strings become strings, as
+/// `json.dumps` has it. Nothing for any other text; of what is returned, numbers may be of any size
+/// and strings of any bytes, which `parse_json_value` refuses.
+[[nodiscard]] inline std::optional<std::string> json_of_python_literal(std::string_view text) {
   PythonLiteralReader reader(text);
   if (!reader.read_all()) return std::nullopt;
   return reader.take();
 }
 
 }  // namespace nanovllm::detail
-
-#endif  // NANOVLLM_BODIES

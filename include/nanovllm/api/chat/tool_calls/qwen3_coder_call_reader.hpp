@@ -4,12 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "nanovllm/api/chat/scanners.hpp"
 #include "nanovllm/api/chat/tool_calls/tool_call_reader.hpp"
 #include "nanovllm/api/chat/tool_calls/tool_schemas.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/io/json.hpp"
 
 namespace nanovllm::detail {
 
@@ -87,26 +90,14 @@ class Qwen3CoderCallReader : public ToolCallReader {
   std::size_t num_held_ = 0;  // of held_, up to the end of the tag that may end the value
 };
 
-}  // namespace nanovllm::detail
-
-#if NANOVLLM_BODIES
-
-#include <span>
-#include <utility>
-
-#include "nanovllm/api/chat/scanners.hpp"
-#include "nanovllm/io/json.hpp"
-
-namespace nanovllm::detail {
-
 /// Appends to the inside of a JSON string.
-NANOVLLM_INLINE void append_escaped(std::string& out, std::string_view text) {
+inline void append_escaped(std::string& out, std::string_view text) {
   std::string quoted;
   append_json_string(quoted, text);
   out += std::string_view(quoted).substr(1, quoted.size() - 2);
 }
 
-NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push(char c) {
+inline ToolCallReader::Status Qwen3CoderCallReader::push(char c) {
   ++num_unread_;
   switch (state_) {
     case State::begin:
@@ -127,7 +118,7 @@ NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push(char c) {
   return status;
 }
 
-NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_name(char c) {
+inline ToolCallReader::Status Qwen3CoderCallReader::push_name(char c) {
   if (c == '<' || c == '\n' || (c == '>' && text_.empty())) return break_off();
   if (c != '>') {
     text_ += c;
@@ -139,7 +130,7 @@ NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_name(char c) {
   return go(State::between);
 }
 
-NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_between(char c) {
+inline ToolCallReader::Status Qwen3CoderCallReader::push_between(char c) {
   if (tag_.empty() && is_blank(c)) {
     ++num_blanks_;
     return Status::open;
@@ -159,7 +150,7 @@ NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_between(char c
   return end_function(tag == kFunctionEnd || is_closed_ ? 0 : num_blanks_ + tag.size());
 }
 
-NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::begin_parameter() {
+inline ToolCallReader::Status Qwen3CoderCallReader::begin_parameter() {
   const auto [parameter, is_new] = parameters_.insert(std::exchange(text_, {}));
   if (!is_new) return break_off();
   is_string_ = tools_.is_string(name_, *parameter);
@@ -172,7 +163,7 @@ NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::begin_parameter() {
   return go(State::value_begin);
 }
 
-NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_in_value(char c) {
+inline ToolCallReader::Status Qwen3CoderCallReader::push_in_value(char c) {
   switch (state_) {
     case State::next_parameter_name: return push_next_name(c);
     case State::behind_function_end:
@@ -181,7 +172,7 @@ NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_in_value(char 
   }
 }
 
-NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_value(char c) {
+inline ToolCallReader::Status Qwen3CoderCallReader::push_value(char c) {
   constexpr std::string_view kTags[] = {kParameterEnd, kParameterBegin, kFunctionEnd, kToolCallEnd};
   switch (tag_.push(c, std::span(kTags).first(may_end_ ? 4 : 1))) {
     case TagMatcher::Status::partial: return Status::open;
@@ -203,7 +194,7 @@ NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_value(char c) 
 }
 
 /// What was held back is part of the value, the tag that may have begun as well.
-NANOVLLM_INLINE void Qwen3CoderCallReader::release_held() {
+inline void Qwen3CoderCallReader::release_held() {
   append_to_value(held_);
   append_to_value(tag_.text());
   held_.clear();
@@ -211,7 +202,7 @@ NANOVLLM_INLINE void Qwen3CoderCallReader::release_held() {
   may_end_ = is_inline_;
 }
 
-NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::end_value_with_tag() {
+inline ToolCallReader::Status Qwen3CoderCallReader::end_value_with_tag() {
   const std::string_view tag = tag_.text();
   if (tag == kParameterEnd) {
     if (held_ != "\n") append_to_value(held_);
@@ -227,7 +218,7 @@ NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::end_value_with_tag(
   return Status::open;
 }
 
-NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_next_name(char c) {
+inline ToolCallReader::Status Qwen3CoderCallReader::push_next_name(char c) {
   const bool is_empty = held_.size() == num_held_;
   if (c == '<' || c == '\n' || (c == '>' && is_empty)) {
     read_again(c);
@@ -244,7 +235,7 @@ NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_next_name(char
   return begin_parameter();
 }
 
-NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_behind_end(char c) {
+inline ToolCallReader::Status Qwen3CoderCallReader::push_behind_end(char c) {
   if (tag_.empty() && is_blank(c)) {
     held_ += c;
     return Status::open;
@@ -265,7 +256,7 @@ NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::push_behind_end(cha
 
 /// What was held back up to the end of a tag is part of the value. What came after that, and c,
 /// may hold another tag.
-NANOVLLM_INLINE void Qwen3CoderCallReader::read_again(char c) {
+inline void Qwen3CoderCallReader::read_again(char c) {
   const std::string rest = held_.substr(num_held_) + tag_.text() + c;
   held_.resize(num_held_);
   tag_.clear();
@@ -275,14 +266,14 @@ NANOVLLM_INLINE void Qwen3CoderCallReader::read_again(char c) {
   for (const char again : rest) static_cast<void>(push_value(again));
 }
 
-NANOVLLM_INLINE void Qwen3CoderCallReader::append_to_value(std::string_view text) {
+inline void Qwen3CoderCallReader::append_to_value(std::string_view text) {
   if (is_string_)
     append_escaped(arguments_, text);
   else
     text_ += text;
 }
 
-NANOVLLM_INLINE void Qwen3CoderCallReader::end_value() {
+inline void Qwen3CoderCallReader::end_value() {
   if (is_string_)
     arguments_ += '"';
   else
@@ -291,14 +282,13 @@ NANOVLLM_INLINE void Qwen3CoderCallReader::end_value() {
   num_unread_ = 0;
 }
 
-NANOVLLM_INLINE ToolCallReader::Status Qwen3CoderCallReader::end_function(
-    std::size_t num_given_back) {
+inline ToolCallReader::Status Qwen3CoderCallReader::end_function(std::size_t num_given_back) {
   arguments_ += parameters_.empty() ? "{}" : "}";
   num_unread_ = num_given_back_ = num_given_back;
   return Status::complete;
 }
 
-NANOVLLM_INLINE bool Qwen3CoderCallReader::finish() {
+inline bool Qwen3CoderCallReader::finish() {
   if (!kFunctionEnd.starts_with(tag_.text()) && !kToolCallEnd.starts_with(tag_.text()))
     return false;
   const bool is_between = state_ == State::between && may_end_unclosed();
@@ -310,5 +300,3 @@ NANOVLLM_INLINE bool Qwen3CoderCallReader::finish() {
 }
 
 }  // namespace nanovllm::detail
-
-#endif  // NANOVLLM_BODIES

@@ -2,10 +2,13 @@
 /// The types that a JSON Schema allows: less than validation, and enough to refuse a call whose
 /// arguments are of the wrong kind.
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <string>
 #include <string_view>
+#include <utility>
 
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::detail {
@@ -74,19 +77,7 @@ class SchemaTypes {
   const Json& document_;
 };
 
-}  // namespace nanovllm::detail
-
-#if NANOVLLM_BODIES
-
-#include <algorithm>
-#include <cmath>
-#include <span>
-#include <string>
-#include <utility>
-
-namespace nanovllm::detail {
-
-NANOVLLM_INLINE unsigned type_of(const Json& value) {
+inline unsigned type_of(const Json& value) {
   switch (value.kind()) {
     case Json::Kind::null: return JsonTypes::null;
     case Json::Kind::boolean: return JsonTypes::boolean;
@@ -102,7 +93,7 @@ NANOVLLM_INLINE unsigned type_of(const Json& value) {
 }
 
 /// The types that "type" names; all for a word that is not known.
-NANOVLLM_INLINE unsigned type_called(const Json& word) {
+inline unsigned type_called(const Json& word) {
   constexpr std::pair<std::string_view, unsigned> kTypes[] = {
       {"null", JsonTypes::null},       {"boolean", JsonTypes::boolean},
       {"integer", JsonTypes::integer}, {"number", JsonTypes::number},
@@ -115,7 +106,7 @@ NANOVLLM_INLINE unsigned type_called(const Json& word) {
 }
 
 /// The types by `type`, `enum` and `const` of this very schema.
-NANOVLLM_INLINE unsigned own_types(const Json& schema) {
+inline unsigned own_types(const Json& schema) {
   unsigned types = JsonTypes::kAll;
   if (const Json* type = schema.find("type")) {
     types = type->is_array() && !type->empty() ? 0 : type_called(*type);
@@ -134,7 +125,7 @@ NANOVLLM_INLINE unsigned own_types(const Json& schema) {
 
 /// What a `$ref` of the schema points at, "#/$defs/name" for instance; null if it has none, or
 /// points elsewhere.
-NANOVLLM_INLINE const Json* SchemaTypes::target_of(const Json& schema) const {
+inline const Json* SchemaTypes::target_of(const Json& schema) const {
   const Json* reference = schema.find("$ref");
   if (!reference || !reference->is_string()) return nullptr;
   std::string_view rest = reference->string();
@@ -155,13 +146,13 @@ NANOVLLM_INLINE const Json* SchemaTypes::target_of(const Json& schema) const {
   return rest.empty() ? at : nullptr;
 }
 
-NANOVLLM_INLINE unsigned SchemaTypes::of(const Json& schema) const {
+inline unsigned SchemaTypes::of(const Json& schema) const {
   Walk walk;
   const unsigned types = of(schema, walk);
   return types ? types : unsigned{JsonTypes::kAll};
 }
 
-NANOVLLM_INLINE unsigned SchemaTypes::of(const Json& schema, Walk& walk) const {
+inline unsigned SchemaTypes::of(const Json& schema, Walk& walk) const {
   if (++walk.steps > kMaxSteps || walk.depth == kMaxDepth) return JsonTypes::kAll;
   ++walk.depth;
   unsigned types = own_types(schema);
@@ -179,12 +170,12 @@ NANOVLLM_INLINE unsigned SchemaTypes::of(const Json& schema, Walk& walk) const {
   return types;
 }
 
-NANOVLLM_INLINE bool SchemaTypes::allow(const Json& value, const Json& schema) const {
+inline bool SchemaTypes::allow(const Json& value, const Json& schema) const {
   Walk walk;
   return allow(value, schema, walk);
 }
 
-NANOVLLM_INLINE bool SchemaTypes::allow(const Json& value, const Json& schema, Walk& walk) const {
+inline bool SchemaTypes::allow(const Json& value, const Json& schema, Walk& walk) const {
   if (++walk.steps > kMaxSteps || walk.depth == kMaxDepth) return false;
   ++walk.depth;
   const bool is_allowed = (type_of(value) & own_types(schema)) && allow_here(value, schema, walk) &&
@@ -194,8 +185,7 @@ NANOVLLM_INLINE bool SchemaTypes::allow(const Json& value, const Json& schema, W
 }
 
 /// By the schemas that say more of the same value.
-NANOVLLM_INLINE bool SchemaTypes::allow_here(const Json& value, const Json& schema,
-                                             Walk& walk) const {
+inline bool SchemaTypes::allow_here(const Json& value, const Json& schema, Walk& walk) const {
   const auto allows = [&](const Json& part) { return allow(value, part, walk); };
   if (const Json* target = target_of(schema); target && !allows(*target)) return false;
   if (const Json* parts = schema.find("allOf"); parts && !std::ranges::all_of(*parts, allows))
@@ -208,8 +198,7 @@ NANOVLLM_INLINE bool SchemaTypes::allow_here(const Json& value, const Json& sche
 }
 
 /// By the schemas of members and elements.
-NANOVLLM_INLINE bool SchemaTypes::allow_inside(const Json& value, const Json& schema,
-                                               Walk& walk) const {
+inline bool SchemaTypes::allow_inside(const Json& value, const Json& schema, Walk& walk) const {
   if (value.is_object()) {
     const Json* properties = schema.find("properties");
     const Json* others =
@@ -249,8 +238,7 @@ bool SchemaTypes::any_members(const Json& schema, const Take& take, Walk& walk) 
   return found;
 }
 
-NANOVLLM_INLINE const Json* SchemaTypes::of_member(const Json& schema,
-                                                   std::string_view name) const {
+inline const Json* SchemaTypes::of_member(const Json& schema, std::string_view name) const {
   const Json *own = nullptr, *other = nullptr;
   const auto take = [&](const Json* properties, const Json* others) {
     if (properties) own = properties->find(name);
@@ -262,12 +250,10 @@ NANOVLLM_INLINE const Json* SchemaTypes::of_member(const Json& schema,
   return own ? own : other;
 }
 
-NANOVLLM_INLINE bool SchemaTypes::lists_members(const Json& schema) const {
+inline bool SchemaTypes::lists_members(const Json& schema) const {
   Walk walk;
   return any_members(
       schema, [](const Json* properties, const Json*) { return properties != nullptr; }, walk);
 }
 
 }  // namespace nanovllm::detail
-
-#endif  // NANOVLLM_BODIES

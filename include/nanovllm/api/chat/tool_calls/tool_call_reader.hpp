@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "nanovllm/api/chat/scanners.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/io/json.hpp"
 
 namespace nanovllm::detail {
 
@@ -67,17 +67,7 @@ class ToolCallReader {
 };
 
 /// Whether `text` is a JSON document as `parse_json` takes it.
-[[nodiscard]] bool is_json(std::string_view text);
-
-}  // namespace nanovllm::detail
-
-#if NANOVLLM_BODIES
-
-#include "nanovllm/io/json.hpp"
-
-namespace nanovllm::detail {
-
-NANOVLLM_INLINE bool is_json(std::string_view text) {
+[[nodiscard]] inline bool is_json(std::string_view text) {
   try {
     static_cast<void>(parse_json_value(text));
     return true;
@@ -87,5 +77,3 @@ NANOVLLM_INLINE bool is_json(std::string_view text) {
 }
 
 }  // namespace nanovllm::detail
-
-#endif  // NANOVLLM_BODIES

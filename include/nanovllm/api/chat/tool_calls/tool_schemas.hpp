@@ -1,12 +1,15 @@
 #pragma once
 /// What the descriptions of tools say of their names and parameters.
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "nanovllm/api/chat/scanners.hpp"
+#include "nanovllm/api/chat/tool_calls/python_literal.hpp"
 #include "nanovllm/api/chat/tool_calls/schema_types.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::detail {
@@ -48,22 +51,9 @@ class ToolSchemas {
   Json tools_;
 };
 
-}  // namespace nanovllm::detail
+inline ToolSchemas::ToolSchemas(Json tools) : tools_(parse_tools(tools)) {}
 
-#if NANOVLLM_BODIES
-
-#include <cstddef>
-#include <utility>
-
-#include "nanovllm/api/chat/scanners.hpp"
-#include "nanovllm/api/chat/tool_calls/python_literal.hpp"
-#include "nanovllm/chat/chat_message.hpp"
-
-namespace nanovllm::detail {
-
-NANOVLLM_INLINE ToolSchemas::ToolSchemas(Json tools) : tools_(parse_tools(tools)) {}
-
-NANOVLLM_INLINE const Json* ToolSchemas::find(std::string_view function) const {
+inline const Json* ToolSchemas::find(std::string_view function) const {
   for (const Json& tool : tools_) {
     const Json* inner = tool.find("function");
     const Json& description = inner ? *inner : tool;
@@ -73,26 +63,24 @@ NANOVLLM_INLINE const Json* ToolSchemas::find(std::string_view function) const {
   return nullptr;
 }
 
-NANOVLLM_INLINE const Json* ToolSchemas::parameters_of(std::string_view function) const {
+inline const Json* ToolSchemas::parameters_of(std::string_view function) const {
   const Json* description = find(function);
   const Json* parameters = description ? description->find("parameters") : nullptr;
   return parameters && parameters->is_object() ? parameters : nullptr;
 }
 
-NANOVLLM_INLINE bool ToolSchemas::allows(std::string_view function) const {
+inline bool ToolSchemas::allows(std::string_view function) const {
   return tools_.empty() || find(function) != nullptr;
 }
 
-NANOVLLM_INLINE bool ToolSchemas::may_have(std::string_view function,
-                                           std::string_view parameter) const {
+inline bool ToolSchemas::may_have(std::string_view function, std::string_view parameter) const {
   const Json* schema = parameters_of(function);
   if (!schema) return find(function) == nullptr;
   const SchemaTypes types(*schema);
   return types.of_member(*schema, parameter) || !types.lists_members(*schema);
 }
 
-NANOVLLM_INLINE bool ToolSchemas::is_string(std::string_view function,
-                                            std::string_view parameter) const {
+inline bool ToolSchemas::is_string(std::string_view function, std::string_view parameter) const {
   const Json* parameters = parameters_of(function);
   if (!parameters) return true;
   const SchemaTypes types(*parameters);
@@ -101,7 +89,7 @@ NANOVLLM_INLINE bool ToolSchemas::is_string(std::string_view function,
 }
 
 /// `text` without the white space around it.
-NANOVLLM_INLINE std::string_view trimmed(std::string_view text) {
+inline std::string_view trimmed(std::string_view text) {
   while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
   while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
   return text;
@@ -109,7 +97,7 @@ NANOVLLM_INLINE std::string_view trimmed(std::string_view text) {
 
 /// The value that a JSON text stands for; nothing if it is none, or begins with a byte order mark,
 /// which the reader would skip.
-NANOVLLM_INLINE std::optional<Json> read_json_text(std::string_view text) {
+inline std::optional<Json> read_json_text(std::string_view text) {
   if (text.starts_with('\xEF')) return std::nullopt;
   try {
     return parse_json_value(text);
@@ -119,9 +107,8 @@ NANOVLLM_INLINE std::optional<Json> read_json_text(std::string_view text) {
 }
 
 /// The JSON that a text is by a schema; nothing where it is none.
-NANOVLLM_INLINE std::optional<std::string> json_by_schema(std::string_view text,
-                                                          const SchemaTypes& types,
-                                                          const Json& schema) {
+inline std::optional<std::string> json_by_schema(std::string_view text, const SchemaTypes& types,
+                                                 const Json& schema) {
   const std::optional<Json> value = read_json_text(text);
   if (value && types.allow(*value, schema)) return std::string(text);
   if (types.of(schema) & JsonTypes::string) return std::nullopt;
@@ -134,9 +121,8 @@ NANOVLLM_INLINE std::optional<std::string> json_by_schema(std::string_view text,
   return json_by_schema(inner, types, schema);
 }
 
-NANOVLLM_INLINE std::string ToolSchemas::json_of(std::string_view function,
-                                                 std::string_view parameter,
-                                                 std::string_view text) const {
+inline std::string ToolSchemas::json_of(std::string_view function, std::string_view parameter,
+                                        std::string_view text) const {
   if (const Json* parameters = parameters_of(function)) {
     const SchemaTypes types(*parameters);
     const Json* schema = types.of_member(*parameters, parameter);
@@ -148,8 +134,8 @@ NANOVLLM_INLINE std::string ToolSchemas::json_of(std::string_view function,
   return out;
 }
 
-NANOVLLM_INLINE std::optional<std::string> ToolSchemas::checked(std::string_view function,
-                                                                std::string_view arguments) const {
+inline std::optional<std::string> ToolSchemas::checked(std::string_view function,
+                                                       std::string_view arguments) const {
   constexpr std::size_t kMaxRepaired = 256;  // parameters: an object's members are found one by one
   const std::optional<Json> value = read_json_text(arguments);
   if (!value || !value->is_object()) return std::nullopt;
@@ -171,5 +157,3 @@ NANOVLLM_INLINE std::optional<std::string> ToolSchemas::checked(std::string_view
 }
 
 }  // namespace nanovllm::detail
-
-#endif  // NANOVLLM_BODIES

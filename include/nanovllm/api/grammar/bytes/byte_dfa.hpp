@@ -1,27 +1,52 @@
 #pragma once
-/// Deterministic automata over bytes: what says in constant time whether a byte may come next.
+/// Automata over bytes: nondeterministic ones, and tables of states that are made of them.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "nanovllm/api/grammar/bytes/byte_nfa.hpp"
 #include "nanovllm/api/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
+
+/// States and how they lead on. A text matches if its bytes lead from `start` to an `accept` state.
+struct ByteNfa {
+  using StateId = std::int32_t;
+
+  struct State {
+    enum class Kind : std::uint8_t {
+      bytes,       ///< to `next` by one byte in low…high
+      split,       ///< to `next` and to `other`, by nothing
+      text_begin,  ///< to `next` by nothing, before the first byte of the text
+      text_end,    ///< to `next` by nothing, after the last byte of the text
+      accept,      ///< the text may end here
+      reject,      ///< leads nowhere
+    };
+
+    Kind kind;
+    std::uint8_t low = 0, high = 0;
+    StateId next = -1, other = -1;
+  };
+
+  std::vector<State> states;
+  StateId start = 0;
+};
 
 /// An automaton in which every state can still be completed to a match: a byte either leads
 /// to a state from which some text matches, or to kDead. Immutable.
 class ByteDfa {
  public:
   using StateId = std::int32_t;
-  static constexpr StateId kDead = -1;
-  static constexpr StateId kStart = 0;
+  static constexpr StateId kDead = -1, kStart = 0;
 
   /// Limit of a pattern's table: states times kinds of bytes (those that the pattern
   /// distinguishes); four bytes each.
@@ -98,18 +123,6 @@ class ByteDfa {
   std::vector<StateId> transitions_;  // [state][kind]
   std::vector<std::uint8_t> flags_;   // [state]
 };
-
-}  // namespace nanovllm
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <algorithm>
-#include <numeric>
-#include <span>
-#include <unordered_map>
-#include <utility>
-
-namespace nanovllm {
 
 namespace detail {
 
@@ -209,7 +222,7 @@ class SubsetConstruction {
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE bool ByteDfa::make(const ByteNfa& nfa, const CompileBudget& budget) {
+inline bool ByteDfa::make(const ByteNfa& nfa, const CompileBudget& budget) {
   using detail::SubsetConstruction;
   // A kind of bytes ends where a range of the pattern begins or ends; kinds are in order.
   std::array<bool, 257> begins{};
@@ -255,14 +268,14 @@ NANOVLLM_GRAMMAR_INLINE bool ByteDfa::make(const ByteNfa& nfa, const CompileBudg
   return drop_dead_ends();
 }
 
-NANOVLLM_GRAMMAR_INLINE std::optional<ByteDfa> ByteDfa::make_if_any(const ByteNfa& nfa,
-                                                                    const CompileBudget& budget) {
+inline std::optional<ByteDfa> ByteDfa::make_if_any(const ByteNfa& nfa,
+                                                   const CompileBudget& budget) {
   ByteDfa out;
   if (!out.make(nfa, budget)) return std::nullopt;
   return out;
 }
 
-NANOVLLM_GRAMMAR_INLINE ByteDfa ByteDfa::in_quotes() const {
+inline ByteDfa ByteDfa::in_quotes() const {
   constexpr std::uint8_t kQuote = '"';
   ByteDfa out;
   out.kind_ = kind_;
@@ -292,8 +305,8 @@ NANOVLLM_GRAMMAR_INLINE ByteDfa ByteDfa::in_quotes() const {
 /// By rounds: two states are alike to depth d + 1 if every byte leads both to states that are alike
 /// to depth d, or neither to any. Source: Moore, "Gedanken-Experiments on Sequential
 /// Machines", 1956.
-NANOVLLM_GRAMMAR_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(
-    std::size_t depth, const CompileBudget& budget) const {
+inline std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(std::size_t depth,
+                                                             const CompileBudget& budget) const {
   const std::size_t n = num_states();
   std::vector<StateId> alike(n, 0), next(n);
   std::vector<StateId> seen(n * num_kinds_);               // [state][kind]: the number it leads to
@@ -333,7 +346,7 @@ NANOVLLM_GRAMMAR_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(
 
 /// States from which no match can be reached lose their transitions, those to them become kDead,
 /// and the others are renumbered.
-NANOVLLM_GRAMMAR_INLINE bool ByteDfa::drop_dead_ends() {
+inline bool ByteDfa::drop_dead_ends() {
   // By counting, the states that lead to each state, then all that lead to one that accepts.
   const std::size_t n = flags_.size();
   std::vector<std::uint32_t> begin(n + 1, 0);
@@ -385,5 +398,3 @@ NANOVLLM_GRAMMAR_INLINE bool ByteDfa::drop_dead_ends() {
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

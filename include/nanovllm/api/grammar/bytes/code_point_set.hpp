@@ -3,7 +3,6 @@
 /// that escapes stand for.
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 namespace nanovllm {

@@ -1,5 +1,5 @@
 #pragma once
-/// What making one constraint may cost, and the order to stop it.
+/// What making one constraint may cost, in memory and in work, and the order to stop it.
 
 #include <cstddef>
 #include <memory>
@@ -13,6 +13,14 @@ namespace nanovllm {
 /// Making a constraint was stopped, because its request was cancelled.
 struct CompileCancelled : Cancelled {
   using Cancelled::Cancelled;
+};
+
+/// Limits of the network that a grammar becomes.
+struct GrammarLimits {
+  std::size_t max_nodes = 500'000;                         ///< of all rules
+  std::size_t max_terminal_bytes = std::size_t{64} << 20;  ///< of all automata
+  std::size_t max_wide_bytes = std::size_t{5} << 20;       ///< of those that are wide
+  std::size_t max_rule_depth = 100;                        ///< of rules within a terminal
 };
 
 /// Steps of work that are left. Work is counted and not timed, so that a constraint that is taken

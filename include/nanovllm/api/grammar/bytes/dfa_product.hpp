@@ -2,18 +2,19 @@
 /// Automata made of a step function, what two automata have in common, and the texts that may
 /// follow in each state.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
 
@@ -91,18 +92,6 @@ class DfaExplorer {
   }
 };
 
-/// Whether some text matches both. Throws RequestError if that takes more than the budget.
-[[nodiscard]] bool have_common_text(const ByteDfa& a, const ByteDfa& b,
-                                    const CompileBudget& budget = CompileBudget());
-
-/// The texts that both match. Throws RequestError where there are none, and as DfaExplorer does.
-[[nodiscard]] ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b, const CompileBudget& budget);
-
-/// The texts of `a` that `b` matches, or with `is_negative` those that it does not; nothing where
-/// there are none. Throws as DfaExplorer does.
-[[nodiscard]] std::optional<ByteDfa> filtered_texts(const ByteDfa& a, const ByteDfa& b,
-                                                    bool is_negative, const CompileBudget& budget);
-
 /// [state]: the texts that lead from there to an accepting state.
 struct DfaCompletions {
   static constexpr std::uint32_t kUnlimited = std::numeric_limits<std::uint32_t>::max();
@@ -111,20 +100,9 @@ struct DfaCompletions {
   std::vector<std::uint32_t> num_texts;  ///< how many; kUnlimited for 2^32 - 1 and more
 };
 
-/// Linear in the automaton's transitions.
-[[nodiscard]] DfaCompletions completions(const ByteDfa& dfa);
-
-}  // namespace nanovllm
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <algorithm>
-#include <unordered_map>
-
-namespace nanovllm {
-
-NANOVLLM_GRAMMAR_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b,
-                                              const CompileBudget& budget) {
+/// Whether some text matches both. Throws RequestError if that takes more than the budget.
+[[nodiscard]] inline bool have_common_text(const ByteDfa& a, const ByteDfa& b,
+                                           const CompileBudget& budget = CompileBudget()) {
   using StateId = ByteDfa::StateId;
   std::unordered_map<std::uint64_t, bool> seen;
   std::vector<std::pair<StateId, StateId>> open{{ByteDfa::kStart, ByteDfa::kStart}};
@@ -145,9 +123,11 @@ NANOVLLM_GRAMMAR_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b
   return false;
 }
 
-NANOVLLM_GRAMMAR_INLINE std::optional<ByteDfa> filtered_texts(const ByteDfa& a, const ByteDfa& b,
-                                                              bool is_negative,
-                                                              const CompileBudget& budget) {
+/// The texts of `a` that `b` matches, or with `is_negative` those that it does not; nothing where
+/// there are none. Throws as DfaExplorer does.
+[[nodiscard]] inline std::optional<ByteDfa> filtered_texts(const ByteDfa& a, const ByteDfa& b,
+                                                           bool is_negative,
+                                                           const CompileBudget& budget) {
   constexpr ByteDfa::StateId kDead = ByteDfa::kDead;
   using Pair = std::pair<ByteDfa::StateId, ByteDfa::StateId>;
   return DfaExplorer::explore_if_any(
@@ -164,14 +144,16 @@ NANOVLLM_GRAMMAR_INLINE std::optional<ByteDfa> filtered_texts(const ByteDfa& a, 
       budget);
 }
 
-NANOVLLM_GRAMMAR_INLINE ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b,
-                                             const CompileBudget& budget) {
+/// The texts that both match. Throws RequestError where there are none, and as DfaExplorer does.
+[[nodiscard]] inline ByteDfa common_texts(const ByteDfa& a, const ByteDfa& b,
+                                          const CompileBudget& budget) {
   std::optional<ByteDfa> out = filtered_texts(a, b, false, budget);
   check<RequestError>(out.has_value(), "the regular expression matches no text at all");
   return std::move(*out);
 }
 
-NANOVLLM_GRAMMAR_INLINE DfaCompletions completions(const ByteDfa& dfa) {
+/// Linear in the automaton's transitions.
+[[nodiscard]] inline DfaCompletions completions(const ByteDfa& dfa) {
   constexpr std::uint32_t kUnlimited = DfaCompletions::kUnlimited;
   const std::size_t n = dfa.num_states();
   std::vector<std::uint8_t> byte_of(dfa.num_kinds());
@@ -220,5 +202,3 @@ NANOVLLM_GRAMMAR_INLINE DfaCompletions completions(const ByteDfa& dfa) {
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -21,13 +21,20 @@
 ///              and for what such parts have read since the rule `name ::= $scope expression` began
 ///              that this one is in; no other text may be read in two ways at once
 
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/grammar/bytes/code_point_set.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/utf8.hpp"
 
 namespace nanovllm {
 
@@ -65,26 +72,6 @@ struct EbnfGrammar {
   std::vector<bool> is_scope;           ///< whether what `unused` parts of the rule read differs
   int root = 0;
 };
-
-/// The rules of `text`, which must outlive them. Throws RequestError, which names the byte, for
-/// what is not in the notation, a rule that is missing or there twice, and counts above 2^30.
-[[nodiscard]] EbnfGrammar parse_ebnf(std::string_view text);
-
-}  // namespace nanovllm
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <algorithm>
-#include <charconv>
-#include <cstddef>
-#include <system_error>
-#include <unordered_map>
-#include <utility>
-
-#include "nanovllm/core/error.hpp"
-#include "nanovllm/core/utf8.hpp"
-
-namespace nanovllm {
 
 namespace detail {
 
@@ -370,10 +357,10 @@ class EbnfParser {
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE EbnfGrammar parse_ebnf(std::string_view text) {
+/// The rules of `text`, which must outlive them. Throws RequestError, which names the byte, for
+/// what is not in the notation, a rule that is missing or there twice, and counts above 2^30.
+[[nodiscard]] inline EbnfGrammar parse_ebnf(std::string_view text) {
   return detail::EbnfParser(text).parse();
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

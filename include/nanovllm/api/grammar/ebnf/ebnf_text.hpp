@@ -3,46 +3,22 @@
 /// sets, choices and repetitions. Each function gives an expression that can stand anywhere in a
 /// rule.
 
+#include <array>
+#include <cstddef>
+#include <cstdio>
 #include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "nanovllm/api/grammar/bytes/code_point_set.hpp"
-#include "nanovllm/core/separate.hpp"
-
-namespace nanovllm::ebnf {
-
-/// The text itself, in quotes. It must be UTF-8.
-[[nodiscard]] std::string literal(std::string_view text);
-
-/// One code point of the set, as a class in brackets. The set must not be empty.
-[[nodiscard]] std::string character_class(const CodePointSet& set);
-
-/// One of the options, which are not empty; nothing where there are none.
-[[nodiscard]] std::string either(const std::vector<std::string>& options);
-
-/// One part after the other; those that are empty, as texts or as expressions, are left out.
-[[nodiscard]] std::string sequence(std::initializer_list<std::string_view> parts);
-
-/// `expression` min to max times; no end where max < 0.
-[[nodiscard]] std::string repeat(const std::string& expression, long long min, long long max);
-
-}  // namespace nanovllm::ebnf
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <array>
-#include <cstddef>
-#include <cstdio>
-
 #include "nanovllm/core/utf8.hpp"
 
 namespace nanovllm::ebnf {
 
 namespace detail {
 
-NANOVLLM_GRAMMAR_INLINE void append_code_point(std::string& out, char32_t c) {
+inline void append_code_point(std::string& out, char32_t c) {
   constexpr std::u32string_view kSyntax = U"\"\\[]-^";
   const bool is_plain = c >= ' ' && c <= '~' && kSyntax.find(c) == kSyntax.npos;
   if (is_plain) {
@@ -58,7 +34,8 @@ NANOVLLM_GRAMMAR_INLINE void append_code_point(std::string& out, char32_t c) {
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE std::string either(const std::vector<std::string>& options) {
+/// One of the options, which are not empty; nothing where there are none.
+[[nodiscard]] inline std::string either(const std::vector<std::string>& options) {
   if (options.size() < 2) return options.empty() ? "" : options.front();
   std::string out = "(";
   for (const std::string& option : options) {
@@ -68,7 +45,8 @@ NANOVLLM_GRAMMAR_INLINE std::string either(const std::vector<std::string>& optio
   return out + ")";
 }
 
-NANOVLLM_GRAMMAR_INLINE std::string sequence(std::initializer_list<std::string_view> parts) {
+/// One part after the other; those that are empty, as texts or as expressions, are left out.
+[[nodiscard]] inline std::string sequence(std::initializer_list<std::string_view> parts) {
   std::string out;
   for (std::string_view part : parts) {
     if (part.empty() || part == "\"\"") continue;
@@ -78,7 +56,8 @@ NANOVLLM_GRAMMAR_INLINE std::string sequence(std::initializer_list<std::string_v
   return out.empty() ? "\"\"" : "(" + out + ")";
 }
 
-NANOVLLM_GRAMMAR_INLINE std::string literal(std::string_view text) {
+/// The text itself, in quotes. It must be UTF-8.
+[[nodiscard]] inline std::string literal(std::string_view text) {
   std::string out = "\"";
   for (std::size_t i = 0; i < text.size();) {
     const utf8::Char c = utf8::decode(text, i);
@@ -88,7 +67,8 @@ NANOVLLM_GRAMMAR_INLINE std::string literal(std::string_view text) {
   return out + '"';
 }
 
-NANOVLLM_GRAMMAR_INLINE std::string character_class(const CodePointSet& set) {
+/// One code point of the set, as a class in brackets. The set must not be empty.
+[[nodiscard]] inline std::string character_class(const CodePointSet& set) {
   std::string out = "[";
   for (const CodePointSet::Range& range : set.ranges()) {
     detail::append_code_point(out, range.first);
@@ -99,8 +79,9 @@ NANOVLLM_GRAMMAR_INLINE std::string character_class(const CodePointSet& set) {
   return out + "]";
 }
 
-NANOVLLM_GRAMMAR_INLINE std::string repeat(const std::string& expression, long long min,
-                                           long long max) {
+/// `expression` min to max times; no end where max < 0.
+[[nodiscard]] inline std::string repeat(const std::string& expression, long long min,
+                                        long long max) {
   if (max == 0) return "\"\"";
   if (min == 1 && max == 1) return expression;
   if (min == 0 && max < 0) return "(" + expression + ")*";
@@ -111,5 +92,3 @@ NANOVLLM_GRAMMAR_INLINE std::string repeat(const std::string& expression, long l
 }
 
 }  // namespace nanovllm::ebnf
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -6,22 +6,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "nanovllm/api/grammar/bytes/compile_budget.hpp"
+#include "nanovllm/api/grammar/bytes/dfa_product.hpp"
+#include "nanovllm/api/grammar/ebnf/ebnf_parser.hpp"
 #include "nanovllm/api/grammar/ebnf/grammar_terminal.hpp"
+#include "nanovllm/api/grammar/ebnf/json_strings.hpp"
 #include "nanovllm/api/grammar/ebnf/used_texts.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/api/grammar/regex/regex_nfa.hpp"
+#include "nanovllm/api/grammar/regex/regex_parser.hpp"
+#include "nanovllm/core/error.hpp"
 
 namespace nanovllm {
-
-/// Limits of a network.
-struct GrammarLimits {
-  std::size_t max_nodes = 500'000;                         ///< of all rules
-  std::size_t max_terminal_bytes = std::size_t{64} << 20;  ///< of all automata
-  std::size_t max_wide_bytes = std::size_t{5} << 20;       ///< of those that are wide
-  std::size_t max_rule_depth = 100;                        ///< of rules within a terminal
-};
 
 /// Every node that is `is_open` has a way to the end of its rule. Immutable.
 struct GrammarNetwork {
@@ -53,34 +54,12 @@ struct GrammarNetwork {
   std::vector<UnusedText> unused;
   std::int32_t root = 0;
 
-  [[nodiscard]] std::size_t size_bytes() const;
+  [[nodiscard]] std::size_t size_bytes() const {
+    std::size_t size = nodes.size() * sizeof(Node) + rules.size() * sizeof(Rule);
+    for (const GrammarTerminal& terminal : terminals) size += terminal.size_bytes();
+    return size;
+  }
 };
-
-/// The network of a grammar in the notation of api/grammar/ebnf/ebnf_parser.hpp. Throws
-/// RequestError where it is not in that notation, beyond the limits or the budget, has no text, or
-/// has a rule that calls itself before it reads anything.
-/// @param depth bytes of the longest token.
-[[nodiscard]] GrammarNetwork make_grammar_network(std::string_view ebnf, std::size_t depth,
-                                                  const GrammarLimits& limits = {},
-                                                  const CompileBudget& budget = CompileBudget());
-
-}  // namespace nanovllm
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <algorithm>
-#include <string>
-#include <unordered_map>
-#include <utility>
-
-#include "nanovllm/api/grammar/bytes/dfa_product.hpp"
-#include "nanovllm/api/grammar/ebnf/ebnf_parser.hpp"
-#include "nanovllm/api/grammar/ebnf/json_strings.hpp"
-#include "nanovllm/api/grammar/regex/regex_nfa.hpp"
-#include "nanovllm/api/grammar/regex/regex_parser.hpp"
-#include "nanovllm/core/error.hpp"
-
-namespace nanovllm {
 
 namespace detail {
 
@@ -365,19 +344,14 @@ class NetworkBuilder {
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE std::size_t GrammarNetwork::size_bytes() const {
-  std::size_t size = nodes.size() * sizeof(Node) + rules.size() * sizeof(Rule);
-  for (const GrammarTerminal& terminal : terminals) size += terminal.size_bytes();
-  return size;
-}
-
-NANOVLLM_GRAMMAR_INLINE GrammarNetwork make_grammar_network(std::string_view ebnf,
-                                                            std::size_t depth,
-                                                            const GrammarLimits& limits,
-                                                            const CompileBudget& budget) {
+/// The network of a grammar in the notation of api/grammar/ebnf/ebnf_parser.hpp. Throws
+/// RequestError where it is not in that notation, beyond the limits or the budget, has no text, or
+/// has a rule that calls itself before it reads anything.
+/// @param depth bytes of the longest token.
+[[nodiscard]] inline GrammarNetwork make_grammar_network(
+    std::string_view ebnf, std::size_t depth, const GrammarLimits& limits = {},
+    const CompileBudget& budget = CompileBudget()) {
   return detail::NetworkBuilder(ebnf, depth, limits, budget).build();
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

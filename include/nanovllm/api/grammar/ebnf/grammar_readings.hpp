@@ -1,6 +1,7 @@
 #pragma once
 /// The readings of a text by a grammar, byte by byte.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,7 +12,7 @@
 
 #include "nanovllm/api/grammar/ebnf/grammar_network.hpp"
 #include "nanovllm/api/grammar/ebnf/used_texts.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/error.hpp"
 
 namespace nanovllm {
 
@@ -30,7 +31,24 @@ struct GrammarFrame {
   GrammarFrame() = default;
   GrammarFrame(const GrammarFrame&) = delete;
   GrammarFrame& operator=(const GrammarFrame&) = delete;
-  ~GrammarFrame();  // without recursion: nested brackets may be many
+  ~GrammarFrame() {  // without recursion: nested brackets may be many
+    // Callers that no one else has are put into a list, before they are freed without theirs.
+    std::shared_ptr<GrammarFrame> left;
+    const auto leave = [&left](GrammarFrame& frame) {
+      for (Return& each : frame.returns) {
+        std::shared_ptr<GrammarFrame> caller = std::move(each.frame);
+        if (!caller || caller.use_count() > 1) continue;
+        caller->next_to_free = std::move(left);
+        left = std::move(caller);
+      }
+    };
+    leave(*this);
+    while (left) {
+      const std::shared_ptr<GrammarFrame> last = std::move(left);
+      left = std::move(last->next_to_free);
+      leave(*last);
+    }
+  }
 };
 
 /// Where all the readings of a text stand.
@@ -137,43 +155,14 @@ class GrammarReader {
   bool has_new_scope_ = false;
 };
 
-}  // namespace nanovllm
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <algorithm>
-
-#include "nanovllm/core/error.hpp"
-
-namespace nanovllm {
-
-NANOVLLM_GRAMMAR_INLINE GrammarFrame::~GrammarFrame() {
-  // Callers that no one else has are put into a list, before they are freed without theirs.
-  std::shared_ptr<GrammarFrame> left;
-  const auto leave = [&left](GrammarFrame& frame) {
-    for (Return& each : frame.returns) {
-      std::shared_ptr<GrammarFrame> caller = std::move(each.frame);
-      if (!caller || caller.use_count() > 1) continue;
-      caller->next_to_free = std::move(left);
-      left = std::move(caller);
-    }
-  };
-  leave(*this);
-  while (left) {
-    const std::shared_ptr<GrammarFrame> last = std::move(left);
-    left = std::move(last->next_to_free);
-    leave(*last);
-  }
-}
-
-NANOVLLM_GRAMMAR_INLINE void GrammarReader::begin(GrammarReadings& to) {
+inline void GrammarReader::begin(GrammarReadings& to) {
   start(to, 0, {});
   visit(network_.rules[static_cast<std::size_t>(network_.root)].start, nullptr);
   finish(to);
 }
 
-NANOVLLM_GRAMMAR_INLINE bool GrammarReader::step(const GrammarReadings& from, std::uint8_t byte,
-                                                 GrammarReadings& to) {
+inline bool GrammarReader::step(const GrammarReadings& from, std::uint8_t byte,
+                                GrammarReadings& to) {
   start(to, from.position + 1, from.used);
   read_.clear();
   bool is_continued = false;  // an unused text that could have ended goes on
@@ -207,10 +196,9 @@ NANOVLLM_GRAMMAR_INLINE bool GrammarReader::step(const GrammarReadings& from, st
 /// Restricts the reading of an item whose text must be unused: it may end only as an unused text,
 /// and may go on only if some unused text begins so. Returns whether the text began before this
 /// byte.
-NANOVLLM_GRAMMAR_INLINE bool GrammarReader::read_unused(const GrammarReadings& from,
-                                                        const GrammarReadings::Item& item,
-                                                        std::uint8_t byte, Reading& reading,
-                                                        GrammarReadings& to) {
+inline bool GrammarReader::read_unused(const GrammarReadings& from,
+                                       const GrammarReadings::Item& item, std::uint8_t byte,
+                                       Reading& reading, GrammarReadings& to) {
   const auto& node = network_.nodes[static_cast<std::size_t>(item.node)];
   const auto& terminal = network_.terminals[static_cast<std::size_t>(node.what)];
   const UnusedText& unused = network_.unused[static_cast<std::size_t>(*node.unused)];
@@ -231,7 +219,7 @@ NANOVLLM_GRAMMAR_INLINE bool GrammarReader::read_unused(const GrammarReadings& f
 /// As finish() where all comes of one node. Much is remembered: what follows white space in an
 /// object of many properties is the same after each space. Frames of several places are one then,
 /// which leads to the same.
-NANOVLLM_GRAMMAR_INLINE void GrammarReader::follow(GrammarReadings& to) {
+inline void GrammarReader::follow(GrammarReadings& to) {
   constexpr std::size_t kMany = 16;
   const Todo now = todo_.back();
   const auto known = std::find_if(known_.begin(), known_.end(), [&](const Following& each) {
@@ -259,17 +247,16 @@ NANOVLLM_GRAMMAR_INLINE void GrammarReader::follow(GrammarReadings& to) {
   known_.back().readings.used = to.used;
 }
 
-NANOVLLM_GRAMMAR_INLINE void GrammarReader::leave(const GrammarReadings& from,
-                                                  const GrammarReadings::Item& item,
-                                                  GrammarReadings& to) {
+inline void GrammarReader::leave(const GrammarReadings& from, const GrammarReadings::Item& item,
+                                 GrammarReadings& to) {
   start(to, from.position + 1, from.used);
   if (from.unused_scope) to.used.add(*from.unused_scope, from.unused);
   visit(network_.nodes[static_cast<std::size_t>(item.node)].next, item.frame);
   finish(to);
 }
 
-NANOVLLM_GRAMMAR_INLINE void GrammarReader::start(GrammarReadings& to, std::int32_t position,
-                                                  const UsedTexts& used) {
+inline void GrammarReader::start(GrammarReadings& to, std::int32_t position,
+                                 const UsedTexts& used) {
   ++round_;
   num_slots_ = 0;
   to.items.clear();
@@ -280,12 +267,12 @@ NANOVLLM_GRAMMAR_INLINE void GrammarReader::start(GrammarReadings& to, std::int3
   to.unused_scope.reset();
 }
 
-NANOVLLM_GRAMMAR_INLINE void GrammarReader::visit(NodeId node, const FramePtr& frame) {
+inline void GrammarReader::visit(NodeId node, const FramePtr& frame) {
   if (network_.nodes[static_cast<std::size_t>(node)].is_open) todo_.push_back({node, frame});
 }
 
 /// Goes on from what is to be visited to the terminals that come next.
-NANOVLLM_GRAMMAR_INLINE void GrammarReader::finish(GrammarReadings& to) {
+inline void GrammarReader::finish(GrammarReadings& to) {
   using Kind = GrammarNetwork::Node::Kind;
   while (!todo_.empty()) {
     const Todo now = std::move(todo_.back());
@@ -323,8 +310,7 @@ NANOVLLM_GRAMMAR_INLINE void GrammarReader::finish(GrammarReadings& to) {
                       "the text has too many readings by the grammar");
 }
 
-NANOVLLM_GRAMMAR_INLINE void GrammarReader::call(const GrammarNetwork::Node& node,
-                                                 const FramePtr& frame) {
+inline void GrammarReader::call(const GrammarNetwork::Node& node, const FramePtr& frame) {
   const GrammarNetwork::Rule& rule = network_.rules[static_cast<std::size_t>(node.what)];
   // Rules have numbers that no node has here.
   const auto [slot, is_first] = meet(-1 - node.what, {}, nullptr);
@@ -356,9 +342,8 @@ NANOVLLM_GRAMMAR_INLINE void GrammarReader::call(const GrammarNetwork::Node& nod
 }
 
 /// The slot of a state, and whether this is its first visit at this place.
-NANOVLLM_GRAMMAR_INLINE auto GrammarReader::meet(NodeId node, GrammarTerminal::State state,
-                                                 const GrammarFrame* frame)
-    -> std::pair<Slot*, bool> {
+inline auto GrammarReader::meet(NodeId node, GrammarTerminal::State state,
+                                const GrammarFrame* frame) -> std::pair<Slot*, bool> {
   if (2 * num_slots_ >= slots_.size()) grow();
   const auto hash = [&] {
     std::uint64_t value = static_cast<std::uint32_t>(node) * 0x9E3779B97F4A7C15u;
@@ -379,7 +364,7 @@ NANOVLLM_GRAMMAR_INLINE auto GrammarReader::meet(NodeId node, GrammarTerminal::S
   }
 }
 
-NANOVLLM_GRAMMAR_INLINE void GrammarReader::grow() {
+inline void GrammarReader::grow() {
   std::vector<Slot> old(slots_.size() * 2);
   old.swap(slots_);
   num_slots_ = 0;
@@ -390,5 +375,3 @@ NANOVLLM_GRAMMAR_INLINE void GrammarReader::grow() {
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

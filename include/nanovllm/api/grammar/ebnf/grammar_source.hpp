@@ -5,13 +5,14 @@
 #include <memory>
 #include <string_view>
 
+#include "nanovllm/api/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/api/grammar/bytes/grammar_vocabulary.hpp"
-#include "nanovllm/api/grammar/ebnf/grammar_network.hpp"
-#include "nanovllm/api/grammar/ebnf/terminal_masks.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 
 namespace nanovllm {
+
+class TerminalMasks;  // api/grammar/ebnf/terminal_masks.hpp
 
 /// Texts of a grammar, then a stop token. A token may come next if and only if some text of the
 /// grammar continues with it, however the text is split into tokens.
@@ -56,7 +57,9 @@ class GrammarSource final : public TokenMaskSource {
 #include <utility>
 #include <vector>
 
+#include "nanovllm/api/grammar/ebnf/grammar_network.hpp"
 #include "nanovllm/api/grammar/ebnf/grammar_readings.hpp"
+#include "nanovllm/api/grammar/ebnf/terminal_masks.hpp"
 
 namespace nanovllm {
 

@@ -3,10 +3,12 @@
 /// what such automata are made of.
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -15,10 +17,13 @@
 
 #include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/api/grammar/bytes/compile_budget.hpp"
+#include "nanovllm/api/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/api/grammar/ebnf/ebnf_parser.hpp"
 #include "nanovllm/api/grammar/ebnf/json_strings.hpp"
+#include "nanovllm/api/grammar/regex/regex_nfa.hpp"
 #include "nanovllm/api/grammar/regex/regex_parser.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/utf8.hpp"
 
 namespace nanovllm {
 
@@ -129,30 +134,7 @@ class GrammarTerminal {
   std::int32_t min_ = 0, max_ = kUnlimited;
 };
 
-/// The decimal integers that `step` divides, without needless zeros and without "-0". step >= 1.
-/// Throws RequestError as DfaExplorer does.
-[[nodiscard]] ByteDfa multiples_of(std::int32_t step, const CompileBudget& budget);
-
-/// A part of `grammar` with the rules that it names, at most `depth_left` within each other. Throws
-/// RequestError for deeper ones, for parts that are not regular, and beyond the budget.
-[[nodiscard]] RegexNode regular_part(const EbnfGrammar& grammar, const EbnfNode& node,
-                                     std::size_t depth_left, const CompileBudget& budget);
-
-}  // namespace nanovllm
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <compare>
-#include <optional>
-
-#include "nanovllm/api/grammar/bytes/dfa_product.hpp"
-#include "nanovllm/api/grammar/regex/regex_nfa.hpp"
-#include "nanovllm/core/error.hpp"
-#include "nanovllm/core/utf8.hpp"
-
-namespace nanovllm {
-
-NANOVLLM_GRAMMAR_INLINE bool GrammarTerminal::is_wide(const ByteDfa& dfa) {
+inline bool GrammarTerminal::is_wide(const ByteDfa& dfa) {
   constexpr int kMany = 16;
   bool reads_many = false;
   for (std::size_t i = 0; i < dfa.num_states(); ++i) {
@@ -166,15 +148,13 @@ NANOVLLM_GRAMMAR_INLINE bool GrammarTerminal::is_wide(const ByteDfa& dfa) {
   return reads_many;
 }
 
-NANOVLLM_GRAMMAR_INLINE GrammarTerminal::GrammarTerminal(ByteDfa dfa, std::size_t depth,
-                                                         const CompileBudget& budget)
+inline GrammarTerminal::GrammarTerminal(ByteDfa dfa, std::size_t depth, const CompileBudget& budget)
     : dfa_(std::make_shared<const ByteDfa>(std::move(dfa))), is_wide_(is_wide(*dfa_)) {
   constexpr std::size_t kFew = 32;  // each may have its own mask
   if (is_wide_ && dfa_->num_states() > kFew) alike_ = dfa_->alike_to_depth(depth, budget);
 }
 
-NANOVLLM_GRAMMAR_INLINE GrammarTerminal GrammarTerminal::json_string(std::int32_t min,
-                                                                     std::int32_t max) {
+inline GrammarTerminal GrammarTerminal::json_string(std::int32_t min, std::int32_t max) {
   static const auto lengths = std::make_shared<const StringLengths>(
       *StringLengths::make(json_string_dfa(), 2, CompileBudget()));
   GrammarTerminal out(std::shared_ptr<const ByteDfa>(lengths, &json_string_dfa()));
@@ -185,10 +165,9 @@ NANOVLLM_GRAMMAR_INLINE GrammarTerminal GrammarTerminal::json_string(std::int32_
   return out;
 }
 
-NANOVLLM_GRAMMAR_INLINE GrammarTerminal GrammarTerminal::json_string(ByteDfa dfa, std::int32_t min,
-                                                                     std::int32_t max,
-                                                                     std::size_t depth,
-                                                                     const CompileBudget& budget) {
+inline GrammarTerminal GrammarTerminal::json_string(ByteDfa dfa, std::int32_t min, std::int32_t max,
+                                                    std::size_t depth,
+                                                    const CompileBudget& budget) {
   std::optional<StringLengths> lengths = StringLengths::make(dfa, min, budget);
   if (!lengths) {
     dfa = common_texts(dfa, json_string_dfa(), budget);
@@ -204,7 +183,7 @@ NANOVLLM_GRAMMAR_INLINE GrammarTerminal GrammarTerminal::json_string(ByteDfa dfa
   return out;
 }
 
-NANOVLLM_GRAMMAR_INLINE GrammarTerminal GrammarTerminal::json_key() {
+inline GrammarTerminal GrammarTerminal::json_key() {
   static const auto dfa = std::make_shared<const ByteDfa>(
       compile_regex("\"([^\"\\\\\\x00-\\x1f]|\\\\[\"\\\\bfnrt])*\""));
   GrammarTerminal out(dfa);
@@ -212,15 +191,14 @@ NANOVLLM_GRAMMAR_INLINE GrammarTerminal GrammarTerminal::json_key() {
   return out;
 }
 
-NANOVLLM_GRAMMAR_INLINE GrammarTerminal GrammarTerminal::text_until(std::string_view end) {
+inline GrammarTerminal GrammarTerminal::text_until(std::string_view end) {
   GrammarTerminal out(
       std::make_shared<const ByteDfa>(compile_regex("(.|\\n)*" + escape_regex(end))));
   out.is_wide_ = out.ends_at_first_ = true;
   return out;
 }
 
-NANOVLLM_GRAMMAR_INLINE GrammarTerminal::Key GrammarTerminal::key(State state,
-                                                                  std::size_t depth) const {
+inline GrammarTerminal::Key GrammarTerminal::key(State state, std::size_t depth) const {
   const ByteDfa::StateId alike =
       alike_.empty() ? state.dfa : alike_[static_cast<std::size_t>(state.dfa)];
   if (!lengths_) return {alike, 0, 0};
@@ -234,8 +212,10 @@ NANOVLLM_GRAMMAR_INLINE GrammarTerminal::Key GrammarTerminal::key(State state,
   return {state.dfa, room(state), more};
 }
 
+/// The decimal integers that `step` divides, without needless zeros and without "-0". step >= 1.
+/// Throws RequestError as DfaExplorer does.
 /// A state for each remainder.
-NANOVLLM_GRAMMAR_INLINE ByteDfa multiples_of(std::int32_t step, const CompileBudget& budget) {
+[[nodiscard]] inline ByteDfa multiples_of(std::int32_t step, const CompileBudget& budget) {
   struct State {
     enum Phase : std::uint8_t { begin, sign, zero, digits } phase = begin;
     std::int32_t rest = 0;
@@ -270,9 +250,10 @@ NANOVLLM_GRAMMAR_INLINE ByteDfa multiples_of(std::int32_t step, const CompileBud
       budget);
 }
 
-NANOVLLM_GRAMMAR_INLINE RegexNode regular_part(const EbnfGrammar& grammar, const EbnfNode& node,
-                                               std::size_t depth_left,
-                                               const CompileBudget& budget) {
+/// A part of `grammar` with the rules that it names, at most `depth_left` within each other. Throws
+/// RequestError for deeper ones, for parts that are not regular, and beyond the budget.
+[[nodiscard]] inline RegexNode regular_part(const EbnfGrammar& grammar, const EbnfNode& node,
+                                            std::size_t depth_left, const CompileBudget& budget) {
   using Regex = RegexNode::Kind;
   constexpr std::size_t kNodeCost = 10;  // of the budget's steps
   budget.spend(kNodeCost + node.text.size());
@@ -315,5 +296,3 @@ NANOVLLM_GRAMMAR_INLINE RegexNode regular_part(const EbnfGrammar& grammar, const
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

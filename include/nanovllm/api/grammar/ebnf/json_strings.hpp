@@ -2,20 +2,23 @@
 /// JSON strings: those of bounded length that an automaton reads, and those whose values match a
 /// pattern.
 
+#include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/api/grammar/bytes/compile_budget.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/api/grammar/bytes/dfa_product.hpp"
+#include "nanovllm/api/grammar/regex/regex_nfa.hpp"
+#include "nanovllm/api/grammar/regex/regex_parser.hpp"
+#include "nanovllm/core/error.hpp"
 
 namespace nanovllm {
-
-/// Any JSON string. Escapes of surrogates come in pairs.
-[[nodiscard]] const ByteDfa& json_string_dfa();
 
 /// What the states of an automaton of JSON strings know of characters: with it, and a count of
 /// those read so far, one automaton reads strings of any bounds. An escape is one character, and so
@@ -74,44 +77,17 @@ class StringLengths {
   std::int32_t num_rows_ = 0, longest_way_ = 0;
 };
 
-/// The JSON strings of `strings` that have min to max characters; no upper bound where max < 0. A
-/// state of `strings` becomes one state for each number of characters that has to be distinguished.
-/// Throws RequestError if there are no such strings, and as DfaExplorer does.
-[[nodiscard]] ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t min, std::int32_t max,
-                                        const CompileBudget& budget);
-
-/// The JSON strings, in quotes, whose values match the regular expression, in the dialect of
-/// api/grammar/regex/regex_parser.hpp. One with anchors is searched for, as ECMA 262 does it: any
-/// text may come before and after where it has none. A pattern without any anchor is the string as
-/// a whole. Where there is a choice, a character is spelt as itself, and quotes, backslashes and
-/// control characters by their escapes. Throws RequestError as parse_regex and ByteDfa do.
-[[nodiscard]] ByteDfa json_strings_of_pattern(std::string_view pattern,
-                                              const CompileBudget& budget);
-
-}  // namespace nanovllm
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <algorithm>
-#include <compare>
-#include <utility>
-
-#include "nanovllm/api/grammar/bytes/dfa_product.hpp"
-#include "nanovllm/api/grammar/regex/regex_nfa.hpp"
-#include "nanovllm/api/grammar/regex/regex_parser.hpp"
-#include "nanovllm/core/error.hpp"
-
-namespace nanovllm {
-
-NANOVLLM_GRAMMAR_INLINE const ByteDfa& json_string_dfa() {
+/// Any JSON string. Escapes of surrogates come in pairs.
+[[nodiscard]] inline const ByteDfa& json_string_dfa() {
   static const ByteDfa dfa = compile_regex(
       "\"([^\"\\\\\\x00-\\x1f]|\\\\([\"\\\\/bfnrt]|u([0-9A-CE-Fa-ce-f][0-9A-Fa-f]|[Dd][0-7])"
       "[0-9A-Fa-f]{2}|u[Dd][89ABab][0-9A-Fa-f]{2}\\\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}))*\"");
   return dfa;
 }
 
-NANOVLLM_GRAMMAR_INLINE std::optional<StringLengths> StringLengths::make(
-    const ByteDfa& strings, std::int32_t most_needed, const CompileBudget& budget) {
+inline std::optional<StringLengths> StringLengths::make(const ByteDfa& strings,
+                                                        std::int32_t most_needed,
+                                                        const CompileBudget& budget) {
   budget.spend(4 * strings.num_states() * strings.num_kinds());
   StringLengths out;
   Steps steps(strings.num_states());
@@ -121,7 +97,7 @@ NANOVLLM_GRAMMAR_INLINE std::optional<StringLengths> StringLengths::make(
 }
 
 /// By following any JSON string beside `strings`.
-NANOVLLM_GRAMMAR_INLINE bool StringLengths::find_places(const ByteDfa& strings, Steps& steps) {
+inline bool StringLengths::find_places(const ByteDfa& strings, Steps& steps) {
   constexpr ByteDfa::StateId kDead = ByteDfa::kDead, kStart = ByteDfa::kStart;
   const ByteDfa& json = json_string_dfa();
   const DfaExplorer::Kinds kinds = DfaExplorer::common_kinds(strings, json);
@@ -163,7 +139,7 @@ NANOVLLM_GRAMMAR_INLINE bool StringLengths::find_places(const ByteDfa& strings, 
   return true;
 }
 
-NANOVLLM_GRAMMAR_INLINE std::vector<std::size_t> StringLengths::backwards(
+inline std::vector<std::size_t> StringLengths::backwards(
     const Steps& steps, const std::vector<std::vector<std::size_t>>& sources) {
   std::vector<std::size_t> num_open, order;
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -181,10 +157,8 @@ NANOVLLM_GRAMMAR_INLINE std::vector<std::size_t> StringLengths::backwards(
   return order;
 }
 
-NANOVLLM_GRAMMAR_INLINE void StringLengths::find_shortest(const ByteDfa& strings,
-                                                          const Steps& steps,
-                                                          std::int32_t most_needed,
-                                                          const CompileBudget& budget) {
+inline void StringLengths::find_shortest(const ByteDfa& strings, const Steps& steps,
+                                         std::int32_t most_needed, const CompileBudget& budget) {
   const std::size_t n = steps.size();
   const auto index = [](ByteDfa::StateId state) { return static_cast<std::size_t>(state); };
   std::size_t num_steps = 0;
@@ -231,8 +205,11 @@ NANOVLLM_GRAMMAR_INLINE void StringLengths::find_shortest(const ByteDfa& strings
   }
 }
 
-NANOVLLM_GRAMMAR_INLINE ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t min,
-                                                  std::int32_t max, const CompileBudget& budget) {
+/// The JSON strings of `strings` that have min to max characters; no upper bound where max < 0. A
+/// state of `strings` becomes one state for each number of characters that has to be distinguished.
+/// Throws RequestError if there are no such strings, and as DfaExplorer does.
+[[nodiscard]] inline ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t min,
+                                               std::int32_t max, const CompileBudget& budget) {
   constexpr std::int32_t kAnyLength = -1;  // the length will be within the bounds
   struct State {
     ByteDfa::StateId text, string;
@@ -274,12 +251,12 @@ NANOVLLM_GRAMMAR_INLINE ByteDfa strings_of_length(const ByteDfa& strings, std::i
 
 namespace detail {
 
-NANOVLLM_GRAMMAR_INLINE RegexNode one_of(CodePointSet set) {
+inline RegexNode one_of(CodePointSet set) {
   return {.kind = RegexNode::Kind::characters, .characters = std::move(set)};
 }
 
 /// A backslash, and what JSON has after it for one of `set`.
-NANOVLLM_GRAMMAR_INLINE RegexNode json_escapes(const CodePointSet& set) {
+inline RegexNode json_escapes(const CodePointSet& set) {
   constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kEscapes = "\"\\bfnrt";
   const auto contains = [&](char32_t c) {
     return std::any_of(set.ranges().begin(), set.ranges().end(),
@@ -309,7 +286,7 @@ NANOVLLM_GRAMMAR_INLINE RegexNode json_escapes(const CodePointSet& set) {
 }
 
 /// The same pattern of what JSON spells the texts with.
-NANOVLLM_GRAMMAR_INLINE RegexNode in_json(RegexNode node) {
+inline RegexNode in_json(RegexNode node) {
   for (RegexNode& part : node.parts) part = in_json(std::move(part));
   if (node.kind != RegexNode::Kind::characters) return node;
   CodePointSet plain;  // what is spelt as itself
@@ -334,13 +311,16 @@ NANOVLLM_GRAMMAR_INLINE RegexNode in_json(RegexNode node) {
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE ByteDfa json_strings_of_pattern(std::string_view pattern,
-                                                        const CompileBudget& budget) {
+/// The JSON strings, in quotes, whose values match the regular expression, in the dialect of
+/// api/grammar/regex/regex_parser.hpp. One with anchors is searched for, as ECMA 262 does it: any
+/// text may come before and after where it has none. A pattern without any anchor is the string as
+/// a whole. Where there is a choice, a character is spelt as itself, and quotes, backslashes and
+/// control characters by their escapes. Throws RequestError as parse_regex and ByteDfa do.
+[[nodiscard]] inline ByteDfa json_strings_of_pattern(std::string_view pattern,
+                                                     const CompileBudget& budget) {
   RegexNode root = parse_regex(pattern, true);
   if (has_anchors(root)) root = search_pattern(std::move(root));
   return ByteDfa(make_nfa(detail::in_json(std::move(root)), budget), budget).in_quotes();
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

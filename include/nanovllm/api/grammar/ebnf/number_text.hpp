@@ -1,14 +1,19 @@
 #pragma once
 /// Decimal numbers of any size, exact, and those within bounds as pieces of a grammar.
 
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
 #include <compare>
 #include <concepts>
 #include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/api/grammar/ebnf/ebnf_text.hpp"
 
 namespace nanovllm::ebnf {
 
@@ -20,27 +25,39 @@ struct Decimal {
 
   Decimal() = default;
   /// The integer that `digits`, with a sign or without, spell.
-  explicit Decimal(std::string_view digits);
+  explicit Decimal(std::string_view digits) {
+    is_negative = digits.starts_with('-');
+    digits.remove_prefix(digits.starts_with('-') || digits.starts_with('+') ? 1 : 0);
+    digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size()));
+    if (!digits.empty()) whole = digits;
+    is_negative = is_negative && whole != "0";
+  }
+
   template <std::integral Integer>
   Decimal(Integer value) : Decimal(std::string_view(std::to_string(value))) {}
+
   /// All digits of a whole number; of another the fewest that are read as it, so that texts between
   /// two bounds are read as numbers between them. `value` is finite.
-  Decimal(double value);
+  Decimal(double value) {
+    std::array<char, 1100> text{};  // the smallest numbers have so many digits
+    char* const last = text.data() + text.size();
+    const bool is_integer = std::floor(value) == value;
+    const auto end = is_integer
+                         ? std::to_chars(text.data(), last, value, std::chars_format::fixed, 0)
+                         : std::to_chars(text.data(), last, value, std::chars_format::fixed);
+    const std::string_view all(text.data(), static_cast<std::size_t>(end.ptr - text.data()));
+    const std::size_t point = std::min(all.find('.'), all.size());
+    *this = Decimal(all.substr(0, point));
+    if (point == all.size()) return;
+    fraction = all.substr(point + 1);
+    is_negative = value < 0;
+  }
 
   [[nodiscard]] bool is_whole() const { return fraction.empty(); }
 
   friend bool operator==(const Decimal&, const Decimal&) = default;
   friend std::strong_ordering operator<=>(const Decimal& a, const Decimal& b);
 };
-
-/// The natural number after `digits`, and the one before, which is not that of "0".
-[[nodiscard]] std::string next_natural(std::string digits);
-[[nodiscard]] std::string previous_natural(std::string digits);
-
-/// The smallest integer that is not less, or with `is_exclusive` that is more.
-[[nodiscard]] Decimal ceiling(const Decimal& value, bool is_exclusive);
-/// The largest integer that is not more, or with `is_exclusive` that is less.
-[[nodiscard]] Decimal floor(const Decimal& value, bool is_exclusive);
 
 /// Bounds of numbers, exact. Larger ones than 10^40 count as that, on either side of zero.
 struct NumberBounds {
@@ -52,29 +69,10 @@ struct NumberBounds {
 /// is not given is open.
 [[nodiscard]] std::string integers(const NumberBounds& bounds);
 
-/// Decimal numbers within bounds, with at most 15 digits after the point and no exponent; nothing
-/// where there are none. Near a bound that is exclusive there are so few digits that no text is
-/// read as the bound by those who read numbers as 64-bit floats.
-[[nodiscard]] std::string numbers(const NumberBounds& bounds);
-
-}  // namespace nanovllm::ebnf
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
-#include <vector>
-
-#include "nanovllm/api/grammar/ebnf/ebnf_text.hpp"
-
-namespace nanovllm::ebnf {
-
 namespace detail {
 
 /// As numbers, without signs.
-NANOVLLM_GRAMMAR_INLINE std::strong_ordering compare_sizes(const Decimal& a, const Decimal& b) {
+inline std::strong_ordering compare_sizes(const Decimal& a, const Decimal& b) {
   if (const auto order = a.whole.size() <=> b.whole.size(); order != 0) return order;
   if (const auto order = a.whole.compare(b.whole) <=> 0; order != 0) return order;
   return a.fraction.compare(b.fraction) <=> 0;
@@ -82,41 +80,20 @@ NANOVLLM_GRAMMAR_INLINE std::strong_ordering compare_sizes(const Decimal& a, con
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE Decimal::Decimal(std::string_view digits) {
-  is_negative = digits.starts_with('-');
-  digits.remove_prefix(digits.starts_with('-') || digits.starts_with('+') ? 1 : 0);
-  digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size()));
-  if (!digits.empty()) whole = digits;
-  is_negative = is_negative && whole != "0";
-}
-
-NANOVLLM_GRAMMAR_INLINE Decimal::Decimal(double value) {
-  std::array<char, 1100> text{};  // the smallest numbers have so many digits
-  char* const last = text.data() + text.size();
-  const bool is_integer = std::floor(value) == value;
-  const auto end = is_integer ? std::to_chars(text.data(), last, value, std::chars_format::fixed, 0)
-                              : std::to_chars(text.data(), last, value, std::chars_format::fixed);
-  const std::string_view all(text.data(), static_cast<std::size_t>(end.ptr - text.data()));
-  const std::size_t point = std::min(all.find('.'), all.size());
-  *this = Decimal(all.substr(0, point));
-  if (point == all.size()) return;
-  fraction = all.substr(point + 1);
-  is_negative = value < 0;
-}
-
-NANOVLLM_GRAMMAR_INLINE std::strong_ordering operator<=>(const Decimal& a, const Decimal& b) {
+inline std::strong_ordering operator<=>(const Decimal& a, const Decimal& b) {
   if (a.is_negative != b.is_negative)
     return a.is_negative ? std::strong_ordering::less : std::strong_ordering::greater;
   return a.is_negative ? detail::compare_sizes(b, a) : detail::compare_sizes(a, b);
 }
 
-NANOVLLM_GRAMMAR_INLINE std::string next_natural(std::string digits) {
+/// The natural number after `digits`, and the one before, which is not that of "0".
+[[nodiscard]] inline std::string next_natural(std::string digits) {
   for (std::size_t i = digits.size(); i-- > 0; digits[i] = '0')
     if (digits[i] != '9') return ++digits[i], digits;
   return "1" + digits;
 }
 
-NANOVLLM_GRAMMAR_INLINE std::string previous_natural(std::string digits) {
+[[nodiscard]] inline std::string previous_natural(std::string digits) {
   for (std::size_t i = digits.size(); i-- > 0; digits[i] = '9') {
     if (digits[i] == '0') continue;
     --digits[i];
@@ -125,7 +102,8 @@ NANOVLLM_GRAMMAR_INLINE std::string previous_natural(std::string digits) {
   return Decimal(digits).whole;
 }
 
-NANOVLLM_GRAMMAR_INLINE Decimal ceiling(const Decimal& value, bool is_exclusive) {
+/// The smallest integer that is not less, or with `is_exclusive` that is more.
+[[nodiscard]] inline Decimal ceiling(const Decimal& value, bool is_exclusive) {
   Decimal out{std::string_view(value.whole)};
   out.is_negative = value.is_negative && out.whole != "0";
   if (value.is_whole() ? !is_exclusive : value.is_negative) return out;
@@ -134,7 +112,8 @@ NANOVLLM_GRAMMAR_INLINE Decimal ceiling(const Decimal& value, bool is_exclusive)
   return out;
 }
 
-NANOVLLM_GRAMMAR_INLINE Decimal floor(const Decimal& value, bool is_exclusive) {
+/// The largest integer that is not more, or with `is_exclusive` that is less.
+[[nodiscard]] inline Decimal floor(const Decimal& value, bool is_exclusive) {
   Decimal mirrored = value;
   mirrored.is_negative = !value.is_negative && (value.whole != "0" || !value.is_whole());
   Decimal out = ceiling(mirrored, is_exclusive);
@@ -147,7 +126,7 @@ namespace detail {
 inline constexpr std::size_t kMaxFraction = 15;
 
 /// The bounds that are written, since digits cost their square.
-NANOVLLM_GRAMMAR_INLINE NumberBounds with_few_digits(NumberBounds bounds) {
+inline NumberBounds with_few_digits(NumberBounds bounds) {
   Decimal most{std::string_view("1" + std::string(40, '0'))};
   if (bounds.max && *bounds.max > most) bounds.max = most, bounds.max_is_exclusive = false;
   most.is_negative = true;
@@ -155,17 +134,17 @@ NANOVLLM_GRAMMAR_INLINE NumberBounds with_few_digits(NumberBounds bounds) {
   return bounds;
 }
 
-NANOVLLM_GRAMMAR_INLINE std::string digits(std::size_t min, std::size_t max) {
+inline std::string digits(std::size_t min, std::size_t max) {
   return max == 0 ? "" : repeat("[0-9]", static_cast<long long>(min), static_cast<long long>(max));
 }
 
-NANOVLLM_GRAMMAR_INLINE std::string digit_class(char first, char last) {
+inline std::string digit_class(char first, char last) {
   return first == last ? std::string("[") + first + "]"
                        : std::string("[") + first + "-" + last + "]";
 }
 
 /// Strings of digits as long as both, from `low` to `high`; low <= high.
-NANOVLLM_GRAMMAR_INLINE std::string same_length(std::string_view low, std::string_view high) {
+inline std::string same_length(std::string_view low, std::string_view high) {
   if (low.empty()) return "\"\"";
   const bool is_whole =
       low.find_first_not_of('0') == low.npos && high.find_first_not_of('9') == high.npos;
@@ -188,8 +167,7 @@ NANOVLLM_GRAMMAR_INLINE std::string same_length(std::string_view low, std::strin
 }
 
 /// Integers min to max, neither negative; no end without max.
-NANOVLLM_GRAMMAR_INLINE std::string naturals(const std::string& low,
-                                             const std::optional<std::string>& max) {
+inline std::string naturals(const std::string& low, const std::optional<std::string>& max) {
   if (max && max->size() == low.size()) return same_length(low, *max);
   // Those as long as the least, those as long as the largest, and all in between.
   std::vector<std::string> options{same_length(low, std::string(low.size(), '9'))};
@@ -203,7 +181,7 @@ NANOVLLM_GRAMMAR_INLINE std::string naturals(const std::string& low,
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE std::string integers(const NumberBounds& all) {
+inline std::string integers(const NumberBounds& all) {
   const NumberBounds bounds = detail::with_few_digits(all);
   std::optional<Decimal> min, max;
   if (bounds.min) min = ceiling(*bounds.min, bounds.min_is_exclusive);
@@ -226,9 +204,9 @@ namespace detail {
 /// Digits after a point that make more than `low`, or as much where that is allowed, and less than
 /// `high`, likewise. Digits are compared as what they stand for: "5" is "50". At least one digit
 /// and at most `left`. Without `high` there is no upper end.
-NANOVLLM_GRAMMAR_INLINE std::string fractions(std::string_view low, bool takes_low,
-                                              std::optional<std::string_view> high, bool takes_high,
-                                              std::size_t left) {
+inline std::string fractions(std::string_view low, bool takes_low,
+                             std::optional<std::string_view> high, bool takes_high,
+                             std::size_t left) {
   if (left == 0) return {};
   const bool low_is_zero = low.find_first_not_of('0') == low.npos;
   if (!high && low_is_zero && takes_low) return digits(1, left);
@@ -267,9 +245,8 @@ NANOVLLM_GRAMMAR_INLINE std::string fractions(std::string_view low, bool takes_l
 }
 
 /// Numbers that are not negative, from `low` to `high` if there is one.
-NANOVLLM_GRAMMAR_INLINE std::string positive_numbers(const Decimal& low, bool takes_low,
-                                                     const std::optional<Decimal>& high,
-                                                     bool takes_high) {
+inline std::string positive_numbers(const Decimal& low, bool takes_low,
+                                    const std::optional<Decimal>& high, bool takes_high) {
   // Two numbers of up to 15 digits are two as 64-bit floats.
   const auto near = [](const Decimal& bound, bool takes) {
     return takes ? kMaxFraction : kMaxFraction - std::min(kMaxFraction, bound.whole.size());
@@ -322,7 +299,10 @@ NANOVLLM_GRAMMAR_INLINE std::string positive_numbers(const Decimal& low, bool ta
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE std::string numbers(const NumberBounds& bounds) {
+/// Decimal numbers within bounds, with at most 15 digits after the point and no exponent; nothing
+/// where there are none. Near a bound that is exclusive there are so few digits that no text is
+/// read as the bound by those who read numbers as 64-bit floats.
+[[nodiscard]] inline std::string numbers(const NumberBounds& bounds) {
   const auto [min, max, min_is_exclusive, max_is_exclusive] = detail::with_few_digits(bounds);
   if (min && max && (*min > *max || (*min == *max && (min_is_exclusive || max_is_exclusive))))
     return {};
@@ -350,5 +330,3 @@ NANOVLLM_GRAMMAR_INLINE std::string numbers(const NumberBounds& bounds) {
 }
 
 }  // namespace nanovllm::ebnf
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

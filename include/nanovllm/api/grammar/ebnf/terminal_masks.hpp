@@ -1,6 +1,7 @@
 #pragma once
 /// Token masks of the states of terminals.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -15,7 +16,6 @@
 #include "nanovllm/api/grammar/bytes/mask_cache.hpp"
 #include "nanovllm/api/grammar/ebnf/grammar_terminal.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/separate.hpp"
 
 namespace nanovllm {
 
@@ -30,7 +30,12 @@ struct TerminalReach {
   CompactMask inside;       ///< tokens that do not reach its end
   std::vector<Exit> exits;  ///< sorted by `rest`
 
-  [[nodiscard]] std::size_t size_bytes() const;
+  [[nodiscard]] std::size_t size_bytes() const {
+    std::size_t size = inside.size_bytes() + exits.size() * sizeof(Exit);
+    for (const Exit& exit : exits)
+      size += exit.rest.capacity() + exit.tokens.capacity() * sizeof(TokenId);
+    return size;
+  }
 };
 
 /// The reaches of wide terminals, worked out when they are first asked for and remembered within
@@ -72,23 +77,9 @@ class TerminalMasks {
   std::size_t num_bytes_ = 0;
 };
 
-}  // namespace nanovllm
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <algorithm>
-
-namespace nanovllm {
-
-NANOVLLM_GRAMMAR_INLINE std::size_t TerminalReach::size_bytes() const {
-  std::size_t size = inside.size_bytes() + exits.size() * sizeof(Exit);
-  for (const Exit& exit : exits)
-    size += exit.rest.capacity() + exit.tokens.capacity() * sizeof(TokenId);
-  return size;
-}
-
-NANOVLLM_GRAMMAR_INLINE std::shared_ptr<const TerminalReach> TerminalMasks::reach(
-    int id, const GrammarTerminal& terminal, GrammarTerminal::State state) {
+inline std::shared_ptr<const TerminalReach> TerminalMasks::reach(int id,
+                                                                 const GrammarTerminal& terminal,
+                                                                 GrammarTerminal::State state) {
   const std::pair key(id, terminal.key(state, vocabulary_->max_token_bytes()));
   {
     const std::lock_guard lock(mutex_);
@@ -107,8 +98,8 @@ NANOVLLM_GRAMMAR_INLINE std::shared_ptr<const TerminalReach> TerminalMasks::reac
   return reach;
 }
 
-NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::make(const GrammarTerminal& terminal,
-                                                          GrammarTerminal::State state) const {
+inline TerminalReach TerminalMasks::make(const GrammarTerminal& terminal,
+                                         GrammarTerminal::State state) const {
   if (!terminal.counts()) return make(terminal.dfa(), state.dfa);
   struct Place {
     GrammarTerminal::State state;
@@ -137,8 +128,7 @@ NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::make(const GrammarTerminal&
 }
 
 /// The same of what does not count, and is at its end where it may be.
-NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::make(const ByteDfa& dfa,
-                                                          ByteDfa::StateId state) const {
+inline TerminalReach TerminalMasks::make(const ByteDfa& dfa, ByteDfa::StateId state) const {
   constexpr ByteDfa::StateId kBehindEnd = -2;
   std::vector<TokenId> inside;
   std::vector<std::pair<std::string_view, TokenId>> exits;
@@ -163,7 +153,7 @@ NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::make(const ByteDfa& dfa,
 }
 
 /// Of a string that `min` to `max` characters are to follow in.
-NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::make(std::int32_t min, std::int32_t max) {
+inline TerminalReach TerminalMasks::make(std::int32_t min, std::int32_t max) {
   std::call_once(has_string_tokens_, [&] { string_tokens_ = string_tokens(); });
   std::vector<TokenId> inside;
   std::vector<std::pair<std::string_view, TokenId>> exits;
@@ -179,7 +169,7 @@ NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::make(std::int32_t min, std:
   return reach_of(std::move(inside), std::move(exits));
 }
 
-NANOVLLM_GRAMMAR_INLINE auto TerminalMasks::string_tokens() const -> std::vector<StringToken> {
+inline auto TerminalMasks::string_tokens() const -> std::vector<StringToken> {
   struct Place {
     GrammarTerminal::State state;
     std::uint16_t depth, length, end;
@@ -211,7 +201,7 @@ NANOVLLM_GRAMMAR_INLINE auto TerminalMasks::string_tokens() const -> std::vector
   return out;
 }
 
-NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::reach_of(
+inline TerminalReach TerminalMasks::reach_of(
     std::vector<TokenId> inside, std::vector<std::pair<std::string_view, TokenId>> exits) const {
   TerminalReach out{
       CompactMask(std::move(inside), static_cast<std::size_t>(vocabulary_->vocab_size())), {}};
@@ -225,5 +215,3 @@ NANOVLLM_GRAMMAR_INLINE TerminalReach TerminalMasks::reach_of(
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "nanovllm/api/grammar/ebnf/ebnf_text.hpp"
 #include "nanovllm/api/grammar/json/json_grammar_rules.hpp"

@@ -1,7 +1,6 @@
 #pragma once
 /// The rules of a grammar for JSON.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>

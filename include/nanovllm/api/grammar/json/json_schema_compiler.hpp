@@ -5,17 +5,14 @@
 ///   auto source = compiler.json_schema(R"({"type": "object", "properties": …})");
 
 #include <memory>
-#include <string>
 #include <string_view>
-#include <utility>
 
 #include "nanovllm/api/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/api/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/api/grammar/ebnf/grammar_source.hpp"
-#include "nanovllm/api/grammar/ebnf/grammar_terminal.hpp"
-#include "nanovllm/api/grammar/ebnf/terminal_masks.hpp"
 #include "nanovllm/api/grammar/json/json_schema_grammar.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm {
@@ -24,12 +21,7 @@ namespace nanovllm {
 class JsonSchemaCompiler {
  public:
   /// Looks at all tokens once: some 10 ms for 150,000 of them.
-  explicit JsonSchemaCompiler(std::shared_ptr<const GrammarVocabulary> vocabulary)
-      : vocabulary_(std::move(vocabulary)), strings_(std::make_shared<TerminalMasks>(vocabulary_)) {
-    const GrammarTerminal string = GrammarTerminal::json_string();
-    GrammarTerminal::State state;
-    if (string.step(state, '"')) static_cast<void>(strings_->reach(-1, string, state));
-  }
+  explicit JsonSchemaCompiler(std::shared_ptr<const GrammarVocabulary> vocabulary);
 
   /// JSON that is valid by a schema, by the grammar that json_schema_grammar() makes of it. Throws
   /// RequestError as that does; a keyword that is not enforced is refused by name.
@@ -66,3 +58,24 @@ class JsonSchemaCompiler {
 };
 
 }  // namespace nanovllm
+
+#if NANOVLLM_GRAMMAR_BODIES
+
+#include <utility>
+
+#include "nanovllm/api/grammar/ebnf/grammar_terminal.hpp"
+#include "nanovllm/api/grammar/ebnf/terminal_masks.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_GRAMMAR_INLINE JsonSchemaCompiler::JsonSchemaCompiler(
+    std::shared_ptr<const GrammarVocabulary> vocabulary)
+    : vocabulary_(std::move(vocabulary)), strings_(std::make_shared<TerminalMasks>(vocabulary_)) {
+  const GrammarTerminal string = GrammarTerminal::json_string();
+  GrammarTerminal::State state;
+  if (string.step(state, '"')) static_cast<void>(strings_->reach(-1, string, state));
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_GRAMMAR_BODIES

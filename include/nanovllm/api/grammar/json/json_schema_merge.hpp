@@ -1,68 +1,32 @@
 #pragma once
 /// JSON Schemas as conjunctions: one schema for what two ask for together.
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "nanovllm/api/grammar/ebnf/number_text.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::json_schema {
 
 /// What a message says of a place in a schema: "… at /properties/x", or at the root.
-[[nodiscard]] std::string place(std::string_view path);
-
-/// Throws RequestError: "the JSON Schema is refused: WHAT at PATH".
-[[noreturn]] void refuse(std::string_view what, std::string_view path);
-
-/// Whether a keyword says nothing of what is valid: titles, descriptions, definitions, and all that
-/// no draft of JSON Schema knows.
-[[nodiscard]] bool is_annotation(std::string_view keyword);
-
-/// The schema without keywords that are null, `const` aside: many serialisers write what is not set
-/// so. They count as absent, within all schemas in it.
-[[nodiscard]] Json without_nulls(const Json& schema);
-
-/// A schema for the values that are valid by both; keywords that say nothing of them are left out.
-/// Throws RequestError where two keywords cannot be combined into one. `path` is for its message.
-[[nodiscard]] Json both(const Json& a, const Json& b, std::string_view path);
-
-/// The values that `enum` and `const` leave, as an array; null without either keyword.
-[[nodiscard]] Json listed_values(const Json& schema, std::string_view path);
-
-/// The types that a `type` keyword names. Throws RequestError for what is no type.
-[[nodiscard]] std::vector<std::string> type_list(const Json& type, std::string_view path);
-
-/// The number that a bound is, exact. Throws RequestError where it is none.
-[[nodiscard]] ebnf::Decimal decimal_of(const Json& value, std::string_view key,
-                                       std::string_view path);
-
-/// Whether a value is of a type: "integer", "number", "string" and so on.
-[[nodiscard]] bool is_of_type(const Json& value, std::string_view type);
-
-}  // namespace nanovllm::json_schema
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-
-#include "nanovllm/core/error.hpp"
-
-namespace nanovllm::json_schema {
-
-NANOVLLM_GRAMMAR_INLINE std::string place(std::string_view path) {
+[[nodiscard]] inline std::string place(std::string_view path) {
   return path.empty() ? "at its root" : concat("at ", path);
 }
 
-NANOVLLM_GRAMMAR_INLINE void refuse(std::string_view what, std::string_view path) {
+/// Throws RequestError: "the JSON Schema is refused: WHAT at PATH".
+[[noreturn]] inline void refuse(std::string_view what, std::string_view path) {
   throw RequestError(concat("the JSON Schema is refused: ", what, " ", place(path)));
 }
 
-NANOVLLM_GRAMMAR_INLINE bool is_annotation(std::string_view keyword) {
+/// Whether a keyword says nothing of what is valid: titles, descriptions, definitions, and all that
+/// no draft of JSON Schema knows.
+[[nodiscard]] inline bool is_annotation(std::string_view keyword) {
   static constexpr auto kAssertions = std::to_array<std::string_view>({
       "$dynamicRef",
       "$recursiveRef",
@@ -115,7 +79,9 @@ NANOVLLM_GRAMMAR_INLINE bool is_annotation(std::string_view keyword) {
   return !std::ranges::binary_search(kAssertions, keyword);
 }
 
-NANOVLLM_GRAMMAR_INLINE Json without_nulls(const Json& schema) {
+/// The schema without keywords that are null, `const` aside: many serialisers write what is not set
+/// so. They count as absent, within all schemas in it.
+[[nodiscard]] inline Json without_nulls(const Json& schema) {
   if (schema.is_array()) {
     Json out = Json::array();
     for (const Json& each : schema) out.push_back(without_nulls(each));
@@ -138,7 +104,8 @@ NANOVLLM_GRAMMAR_INLINE Json without_nulls(const Json& schema) {
   return out;
 }
 
-NANOVLLM_GRAMMAR_INLINE bool is_of_type(const Json& value, std::string_view type) {
+/// Whether a value is of a type: "integer", "number", "string" and so on.
+[[nodiscard]] inline bool is_of_type(const Json& value, std::string_view type) {
   if (type == "integer") {
     if (value.is_number_float()) return std::floor(value.get<double>()) == value.get<double>();
     return value.is_number_integer() || value.is_big_integer();
@@ -146,8 +113,8 @@ NANOVLLM_GRAMMAR_INLINE bool is_of_type(const Json& value, std::string_view type
   return value.type_name() == type;
 }
 
-NANOVLLM_GRAMMAR_INLINE std::vector<std::string> type_list(const Json& type,
-                                                           std::string_view path) {
+/// The types that a `type` keyword names. Throws RequestError for what is no type.
+[[nodiscard]] inline std::vector<std::string> type_list(const Json& type, std::string_view path) {
   std::vector<std::string> names;
   const auto add = [&](const Json& name) {
     static constexpr auto kTypes = std::to_array<std::string_view>(
@@ -165,8 +132,9 @@ NANOVLLM_GRAMMAR_INLINE std::vector<std::string> type_list(const Json& type,
   return names;
 }
 
-NANOVLLM_GRAMMAR_INLINE ebnf::Decimal decimal_of(const Json& value, std::string_view key,
-                                                 std::string_view path) {
+/// The number that a bound is, exact. Throws RequestError where it is none.
+[[nodiscard]] inline ebnf::Decimal decimal_of(const Json& value, std::string_view key,
+                                              std::string_view path) {
   if (value.is_number_float()) return ebnf::Decimal(value.get<double>());
   if (!value.is_number() && !value.is_big_integer())
     refuse(concat("'", key, "' is to be a number, not ", value.dump()), path);
@@ -175,7 +143,7 @@ NANOVLLM_GRAMMAR_INLINE ebnf::Decimal decimal_of(const Json& value, std::string_
 
 namespace detail {
 
-NANOVLLM_GRAMMAR_INLINE Json common_types(const Json& a, const Json& b, std::string_view path) {
+inline Json common_types(const Json& a, const Json& b, std::string_view path) {
   Json out = Json::array();
   const std::vector<std::string> left = type_list(a, path), right = type_list(b, path);
   const auto has = [](const std::vector<std::string>& list, std::string_view name) {
@@ -195,7 +163,7 @@ NANOVLLM_GRAMMAR_INLINE Json common_types(const Json& a, const Json& b, std::str
 
 /// What holds for values and items that both schemas speak of: one of the two where it is the only
 /// one.
-NANOVLLM_GRAMMAR_INLINE Json all_of(const Json& a, const Json& b) {
+inline Json all_of(const Json& a, const Json& b) {
   if (a == b || (b.is_boolean() && b.boolean())) return a;
   if (a.is_boolean() && a.boolean()) return b;
   Json out = Json::object();
@@ -205,8 +173,7 @@ NANOVLLM_GRAMMAR_INLINE Json all_of(const Json& a, const Json& b) {
 
 /// `properties` and `additionalProperties` of two schemas, each of which may say something of the
 /// other's names.
-NANOVLLM_GRAMMAR_INLINE void merge_properties(Json& out, const Json& a, const Json& b,
-                                              std::string_view path) {
+inline void merge_properties(Json& out, const Json& a, const Json& b, std::string_view path) {
   static const Json kNone = Json::object(), kAny = true;
   const auto get = [](const Json& schema, std::string_view key, const Json& other) {
     const Json* found = schema.find(key);
@@ -235,19 +202,19 @@ NANOVLLM_GRAMMAR_INLINE void merge_properties(Json& out, const Json& a, const Js
     out["additionalProperties"] = all_of(left_rest, right_rest);
 }
 
-NANOVLLM_GRAMMAR_INLINE bool is_lower_bound(std::string_view key) {
+inline bool is_lower_bound(std::string_view key) {
   return key == "minimum" || key == "exclusiveMinimum" || key == "minLength" || key == "minItems" ||
          key == "minProperties";
 }
 
-NANOVLLM_GRAMMAR_INLINE bool is_upper_bound(std::string_view key) {
+inline bool is_upper_bound(std::string_view key) {
   return key == "maximum" || key == "exclusiveMaximum" || key == "maxLength" || key == "maxItems" ||
          key == "maxProperties";
 }
 
 /// One value for a keyword that two schemas have.
-NANOVLLM_GRAMMAR_INLINE Json merge_keyword(std::string_view key, const Json& a, const Json& b,
-                                           std::string_view path) {
+inline Json merge_keyword(std::string_view key, const Json& a, const Json& b,
+                          std::string_view path) {
   if (a == b) return a;
   if (key == "type") return common_types(a, b, path);
   if ((is_lower_bound(key) || is_upper_bound(key)) && !a.is_boolean() && !b.is_boolean()) {
@@ -274,7 +241,8 @@ NANOVLLM_GRAMMAR_INLINE Json merge_keyword(std::string_view key, const Json& a, 
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE Json listed_values(const Json& schema, std::string_view path) {
+/// The values that `enum` and `const` leave, as an array; null without either keyword.
+[[nodiscard]] inline Json listed_values(const Json& schema, std::string_view path) {
   const Json* values = schema.find("enum");
   const Json* value = schema.find("const");
   if (values && !values->is_array())
@@ -286,7 +254,9 @@ NANOVLLM_GRAMMAR_INLINE Json listed_values(const Json& schema, std::string_view 
   return out;
 }
 
-NANOVLLM_GRAMMAR_INLINE Json both(const Json& a, const Json& b, std::string_view path) {
+/// A schema for the values that are valid by both; keywords that say nothing of them are left out.
+/// Throws RequestError where two keywords cannot be combined into one. `path` is for its message.
+[[nodiscard]] inline Json both(const Json& a, const Json& b, std::string_view path) {
   if (a.is_boolean()) return a.boolean() ? b : a;
   if (b.is_boolean()) return b.boolean() ? a : b;
   for (const Json* schema : {&a, &b}) {
@@ -323,5 +293,3 @@ NANOVLLM_GRAMMAR_INLINE Json both(const Json& a, const Json& b, std::string_view
 }
 
 }  // namespace nanovllm::json_schema
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -1,60 +1,33 @@
 #pragma once
 /// Regular expressions as automata over the bytes of UTF-8.
 
-#include <cstddef>
-#include <string_view>
-#include <utility>
-
-#include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
-#include "nanovllm/api/grammar/bytes/byte_nfa.hpp"
-#include "nanovllm/api/grammar/regex/regex_parser.hpp"
-#include "nanovllm/core/separate.hpp"
-
-namespace nanovllm {
-
-/// Whether a pattern has ^ or $ anywhere.
-[[nodiscard]] bool has_anchors(const RegexNode& pattern);
-
-/// A pattern that as a whole matches the texts in which `pattern` occurs. A JSON Schema's `pattern`
-/// is searched for so, by ECMA 262: what is not anchored may have any text before or after it.
-[[nodiscard]] RegexNode search_pattern(RegexNode pattern);
-
-/// States that a pattern may need; x{1000} needs those of x a thousand times.
-inline constexpr std::size_t kMaxRegexStates = 500'000;
-
-/// The automaton of a pattern. Throws RequestError when it needs more than kMaxRegexStates.
-[[nodiscard]] ByteNfa make_nfa(const RegexNode& pattern,
-                               const CompileBudget& budget = CompileBudget());
-
-/// The automaton of a regular expression, which is to match the whole text. Throws RequestError.
-[[nodiscard]] inline ByteDfa compile_regex(std::string_view pattern,
-                                           const CompileBudget& budget = CompileBudget()) {
-  return ByteDfa(make_nfa(parse_regex(pattern), budget), budget);
-}
-
-}  // namespace nanovllm
-
-#if NANOVLLM_GRAMMAR_BODIES
-
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
+#include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/api/grammar/bytes/dfa_product.hpp"
+#include "nanovllm/api/grammar/regex/regex_parser.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
 
 namespace nanovllm {
 
+/// States that a pattern may need; x{1000} needs those of x a thousand times.
+inline constexpr std::size_t kMaxRegexStates = 500'000;
+
 namespace detail {
 
 /// Whether every match passes an anchor of this kind. Nothing is then read beyond it.
-NANOVLLM_GRAMMAR_INLINE bool always_passes(const RegexNode& pattern, RegexNode::Kind anchor) {
+inline bool always_passes(const RegexNode& pattern, RegexNode::Kind anchor) {
   const auto passes = [&](const RegexNode& part) { return always_passes(part, anchor); };
   switch (pattern.kind) {
     case RegexNode::Kind::sequence:
@@ -68,13 +41,16 @@ NANOVLLM_GRAMMAR_INLINE bool always_passes(const RegexNode& pattern, RegexNode::
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE bool has_anchors(const RegexNode& pattern) {
+/// Whether a pattern has ^ or $ anywhere.
+[[nodiscard]] inline bool has_anchors(const RegexNode& pattern) {
   using Kind = RegexNode::Kind;
   return pattern.kind == Kind::text_begin || pattern.kind == Kind::text_end ||
          std::any_of(pattern.parts.begin(), pattern.parts.end(), has_anchors);
 }
 
-NANOVLLM_GRAMMAR_INLINE RegexNode search_pattern(RegexNode pattern) {
+/// A pattern that as a whole matches the texts in which `pattern` occurs. A JSON Schema's `pattern`
+/// is searched for so, by ECMA 262: what is not anchored may have any text before or after it.
+[[nodiscard]] inline RegexNode search_pattern(RegexNode pattern) {
   using Kind = RegexNode::Kind;
   const bool begins = detail::always_passes(pattern, Kind::text_begin);
   const bool ends = detail::always_passes(pattern, Kind::text_end);
@@ -326,10 +302,16 @@ class NfaBuilder {
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE ByteNfa make_nfa(const RegexNode& pattern, const CompileBudget& budget) {
+/// The automaton of a pattern. Throws RequestError when it needs more than kMaxRegexStates.
+[[nodiscard]] inline ByteNfa make_nfa(const RegexNode& pattern,
+                                      const CompileBudget& budget = CompileBudget()) {
   return detail::NfaBuilder(budget).run(pattern);
 }
 
-}  // namespace nanovllm
+/// The automaton of a regular expression, which is to match the whole text. Throws RequestError.
+[[nodiscard]] inline ByteDfa compile_regex(std::string_view pattern,
+                                           const CompileBudget& budget = CompileBudget()) {
+  return ByteDfa(make_nfa(parse_regex(pattern), budget), budget);
+}
 
-#endif  // NANOVLLM_GRAMMAR_BODIES
+}  // namespace nanovllm

@@ -21,12 +21,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/grammar/bytes/code_point_set.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/utf8.hpp"
 
 namespace nanovllm {
 
@@ -62,26 +65,6 @@ struct RegexNode {
 inline constexpr int kMaxRegexDepth = 200;
 /// The largest m and n of {m,n}.
 inline constexpr int kMaxRegexRepeat = 100'000;
-
-/// Throws RequestError, which names the position in bytes and what is wrong or not supported there.
-/// @param ecmascript `.` leaves out all line terminators of ECMAScript, \s in [^\s] and \S stand
-///                   for Unicode's white space.
-[[nodiscard]] RegexNode parse_regex(std::string_view pattern, bool ecmascript = false);
-
-/// A pattern that matches `text` and nothing else.
-[[nodiscard]] std::string escape_regex(std::string_view text);
-
-}  // namespace nanovllm
-
-#if NANOVLLM_GRAMMAR_BODIES
-
-#include <optional>
-#include <utility>
-
-#include "nanovllm/core/error.hpp"
-#include "nanovllm/core/utf8.hpp"
-
-namespace nanovllm {
 
 namespace detail {
 
@@ -393,11 +376,15 @@ class RegexParser {
 
 }  // namespace detail
 
-NANOVLLM_GRAMMAR_INLINE RegexNode parse_regex(std::string_view pattern, bool ecmascript) {
+/// Throws RequestError, which names the position in bytes and what is wrong or not supported there.
+/// @param ecmascript `.` leaves out all line terminators of ECMAScript, \s in [^\s] and \S stand
+///                   for Unicode's white space.
+[[nodiscard]] inline RegexNode parse_regex(std::string_view pattern, bool ecmascript = false) {
   return detail::RegexParser(pattern, ecmascript).run();
 }
 
-NANOVLLM_GRAMMAR_INLINE std::string escape_regex(std::string_view text) {
+/// A pattern that matches `text` and nothing else.
+[[nodiscard]] inline std::string escape_regex(std::string_view text) {
   std::string out;
   for (char c : text) {
     if (std::string_view("\\^$.|?*+()[]{}-").find(c) != std::string_view::npos) out += '\\';
@@ -407,5 +394,3 @@ NANOVLLM_GRAMMAR_INLINE std::string escape_regex(std::string_view text) {
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_GRAMMAR_BODIES

@@ -9,11 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
+#include "nanovllm/api/grammar/bytes/compile_budget.hpp"
 #include "nanovllm/api/grammar/bytes/grammar_vocabulary.hpp"
-#include "nanovllm/api/grammar/bytes/mask_cache.hpp"
-#include "nanovllm/api/grammar/regex/regex_parser.hpp"
-#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/sampling/choice_source.hpp"
@@ -58,15 +55,7 @@ class RegexSource final : public TokenMaskSource {
 };
 
 /// The regular expression that `texts` match and no others. Throws RequestError when there is none.
-[[nodiscard]] inline std::string text_choices_pattern(std::span<const std::string> texts) {
-  check<RequestError>(!texts.empty(), "a constraint to choices needs at least one choice");
-  std::string pattern;
-  for (const std::string& text : texts) {
-    if (&text != &texts.front()) pattern += '|';
-    pattern += escape_regex(text);
-  }
-  return pattern;
-}
+[[nodiscard]] std::string text_choices_pattern(std::span<const std::string> texts);
 
 /// One of `texts`, however the model spells it in tokens. Throws RequestError when there is no text
 /// or one is not UTF-8.
@@ -94,9 +83,23 @@ class RegexSource final : public TokenMaskSource {
 #include <algorithm>
 #include <cstdint>
 
+#include "nanovllm/api/grammar/bytes/byte_dfa.hpp"
+#include "nanovllm/api/grammar/bytes/mask_cache.hpp"
 #include "nanovllm/api/grammar/regex/regex_nfa.hpp"
+#include "nanovllm/api/grammar/regex/regex_parser.hpp"
+#include "nanovllm/core/error.hpp"
 
 namespace nanovllm {
+
+NANOVLLM_GRAMMAR_INLINE std::string text_choices_pattern(std::span<const std::string> texts) {
+  check<RequestError>(!texts.empty(), "a constraint to choices needs at least one choice");
+  std::string pattern;
+  for (const std::string& text : texts) {
+    if (&text != &texts.front()) pattern += '|';
+    pattern += escape_regex(text);
+  }
+  return pattern;
+}
 
 /// What the matchers of a source share.
 struct RegexSource::Compiled {

@@ -1,168 +1,136 @@
 #pragma once
 /// Replies of /v1/chat/completions: objects `chat.completion` and `chat.completion.chunk`.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/chat/chat_parser.hpp"
 #include "nanovllm/api/chat/tool_call_parser.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::serve {
 
-/// Turns the texts of choices into messages. Thoughts go to `reasoning_content` and, by vLLM's
-/// newer name, to `reasoning`; tool calls to `tool_calls`. A choice with calls that ended by itself
-/// has the finish_reason "tool_calls", also if `tool_choice` forced the call.
-class ChatReply final : public ReplyWriter {
- public:
-  struct Setup {
-    ReplySetup common{};
-    ChatParserOptions parser{};
-    bool logprobs = false;
-    std::int32_t top_logprobs = 0;
-    std::vector<TokenId> prompt_token_ids{};  ///< if they are to be returned
-    std::shared_ptr<ReplyIds> ids{};          ///< of tool calls
-  };
+namespace detail {
 
-  explicit ChatReply(Setup setup);
-
-  void append_chunks(std::string& out, std::size_t index, const ChoiceUpdate& update,
-                     const Usage& usage) override;
-  void append_end(std::string& out, const Usage& usage) override;
-  [[nodiscard]] std::string whole(const OutputUpdate& update, const Usage& usage) override;
-  [[nodiscard]] std::string_view finish_reason() const override {
-    return choices_.front().finish_reason;
-  }
-
- private:
-  /// A part of a message: consecutive events of one kind and one call.
-  struct Delta {
-    ChatEvent::Kind kind = ChatEvent::Kind::content;  ///< reasoning, content, or arguments
-    std::string text{};
-    std::int64_t tool_call = 0;
-    std::string name{}, id{};  ///< of a call, in its first part
-  };
-  struct Choice {
-    explicit Choice(const ChatParserOptions& options) : parser(options) {}
-
-    ChatParser parser;
-    bool has_begun = false;  ///< the chunk with the role is out
-    bool has_calls = false;
-    std::int64_t num_tokens = 0;     ///< until the end of the thought
-    std::int64_t num_reasoning = 0;  ///< of those, in the thought, its tags included
-    std::size_t text_size = 0;
-    std::vector<TokenId> token_ids{};  ///< if stop_reason needs them
-    Json logprobs = Json::array();     ///< of tokens that no chunk has yet
-    Json new_token_ids = Json::array();
-    std::string finish_reason{};
-  };
-
-  /// Parses the text; inside a thought token by token, to count its tokens.
-  void parse(std::vector<Delta>& deltas, Choice& choice, const ChoiceUpdate& update);
-  /// The parts that `update` completes.
-  [[nodiscard]] std::vector<Delta> read(Choice& choice, const ChoiceUpdate& update);
-  void append_to(std::vector<Delta>& deltas, Choice& choice, ChatEvent&& event);
-  [[nodiscard]] static Json delta_json(const Delta& delta);
-  [[nodiscard]] static Json message_json(const std::vector<Delta>& deltas);
-  /// A chunk's element of `choices`; if `ends`, with finish_reason and stop_reason.
-  [[nodiscard]] Json chunk_choice(std::size_t index, Json delta, bool ends);
-  [[nodiscard]] Json take_logprobs(Choice& choice) const;
-  [[nodiscard]] Json stop_reason(const Choice& choice) const;
-  /// `usage` with the number of reasoning tokens so far, if the model may think.
-  [[nodiscard]] Usage detailed(Usage usage) const;
-
-  const Setup setup_;
-  const ChunkFrame chunks_;
-  std::vector<Choice> choices_;
-  bool has_prompt_ids_ = false;  ///< a chunk had them
-};
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <utility>
-
-#include "nanovllm/api/serve/reply/logprobs.hpp"
-#include "nanovllm/core/finish_reason.hpp"
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE ChatReply::ChatReply(Setup setup)
-    : setup_(std::move(setup)), chunks_(setup_.common.frame, setup_.common.continuous_usage_stats) {
-  choices_.reserve(setup_.common.num_choices);
-  for (std::size_t i = 0; i < setup_.common.num_choices; ++i) choices_.emplace_back(setup_.parser);
+/// {"token", "logprob", "bytes"}
+inline Json token_json(const Tokenizer& tokenizer, TokenId token, float logprob, TokenNames names) {
+  Json bytes = Json::array();
+  for (const char byte : tokenizer.token_bytes(token))
+    bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
+  return Json::object({{"token", token_name(tokenizer, token, names)},
+                       {"logprob", logprob_json(logprob)},
+                       {"bytes", std::move(bytes)}});
 }
 
-NANOVLLM_SERVE_INLINE void ChatReply::parse(std::vector<Delta>& deltas, Choice& choice,
-                                            const ChoiceUpdate& update) {
+}  // namespace detail
+
+/// One element of a chat's logprobs.content: {"token", "logprob", "bytes", "top_logprobs"} with at
+/// most `num_top` of the likeliest. `bytes` are those of the text, whatever the token is named by.
+[[nodiscard]] inline Json chat_logprobs(const Tokenizer& tokenizer, const TokenLogprobs& token,
+                                        std::int32_t num_top,
+                                        TokenNames names = TokenNames::texts) {
+  Json out = detail::token_json(tokenizer, token.token_id, token.logprob, names);
+  Json top = Json::array();
+  const std::size_t count = std::min(token.top.size(), static_cast<std::size_t>(num_top));
+  for (std::size_t i = 0; i < count; ++i)
+    top.push_back(detail::token_json(tokenizer, token.top[i].first, token.top[i].second, names));
+  out["top_logprobs"] = std::move(top);
+  return out;
+}
+
+/// What the writers of answers to chats need, whatever their form.
+struct ChatSetup {
+  ReplySetup common{};
+  ChatParserOptions parser{};
+  bool logprobs = false;
+  std::int32_t top_logprobs = 0;
+  std::vector<TokenId> prompt_token_ids{};  ///< if they are to be returned
+  std::shared_ptr<ReplyIds> ids{};          ///< of tool calls
+};
+
+/// A part of a message: consecutive events of one kind and one call.
+struct ChatDelta {
+  ChatEvent::Kind kind = ChatEvent::Kind::content;  ///< reasoning, content, or arguments
+  std::string text{};
+  std::int64_t tool_call = 0;
+  std::string name{}, id{};  ///< of a call, in its first part
+};
+
+/// A choice whose text becomes parts of a message; a writer gives them a protocol's form.
+class ChatChoice : public ReplyChoice {
+ public:
+  explicit ChatChoice(const ChatSetup& setup) : parser_(setup.parser) {}
+
+  /// The parts that `update` completes. At the end it sets finish_reason: "tool_calls" of a choice
+  /// with calls that ended by itself, also if `tool_choice` forced the call.
+  [[nodiscard]] std::vector<ChatDelta> read(const ChoiceUpdate& update, const ChatSetup& setup);
+
+  /// Tokens of thoughts, their tags included.
+  [[nodiscard]] std::int64_t num_reasoning() const { return num_reasoning_; }
+
+ private:
+  /// Parses the text; inside a thought token by token, to count its tokens.
+  void parse(std::vector<ChatDelta>& deltas, const ChoiceUpdate& update, ReplyIds& ids);
+  void append_to(std::vector<ChatDelta>& deltas, ChatEvent&& event, ReplyIds& ids);
+
+  ChatParser parser_;
+  bool has_calls_ = false;
+  std::int64_t num_tokens_ = 0;     // until the end of the thought
+  std::int64_t num_reasoning_ = 0;  // of those, in the thought
+};
+
+inline void ChatChoice::parse(std::vector<ChatDelta>& deltas, const ChoiceUpdate& update,
+                              ReplyIds& ids) {
   using Part = ReasoningParser::Part;
   const auto push = [&](std::size_t begin, std::size_t end) {
     const std::string_view piece = std::string_view(update.text).substr(begin, end - begin);
-    for (ChatEvent& event : choice.parser.push(piece)) append_to(deltas, choice, std::move(event));
+    for (ChatEvent& event : parser_.push(piece)) append_to(deltas, std::move(event), ids);
   };
   std::size_t begin = 0;
   for (const std::size_t end : update.text_ends) {
-    const Part before = choice.parser.part();
+    const Part before = parser_.part();
     if (before == Part::content) break;
     push(begin, end);
     begin = end;
-    ++choice.num_tokens;
-    if (before == Part::thought || choice.parser.part() == Part::thought)
-      choice.num_reasoning = choice.num_tokens;
+    ++num_tokens_;
+    if (before == Part::thought || parser_.part() == Part::thought) num_reasoning_ = num_tokens_;
   }
   push(begin, update.text.size());
 }
 
-NANOVLLM_SERVE_INLINE Usage ChatReply::detailed(Usage usage) const {
-  if (setup_.parser.reasoning == Reasoning::none) return usage;
-  usage.num_reasoning_tokens = 0;
-  for (const Choice& choice : choices_) *usage.num_reasoning_tokens += choice.num_reasoning;
-  return usage;
-}
-
-NANOVLLM_SERVE_INLINE std::vector<ChatReply::Delta> ChatReply::read(Choice& choice,
-                                                                    const ChoiceUpdate& update) {
-  std::vector<Delta> deltas;
-  choice.text_size += update.text.size();
-  parse(deltas, choice, update);
-  if (setup_.logprobs) {
-    for (const TokenLogprobs& token : update.logprobs) {
-      choice.logprobs.push_back(chat_logprobs(*setup_.common.tokenizer, token, setup_.top_logprobs,
-                                              setup_.common.token_names));
-    }
-  }
-  if (setup_.common.return_token_ids) {
-    for (const TokenId token : update.token_ids) choice.new_token_ids.push_back(token);
-  }
-  choice.token_ids.insert(choice.token_ids.end(), update.token_ids.begin(), update.token_ids.end());
+inline std::vector<ChatDelta> ChatChoice::read(const ChoiceUpdate& update, const ChatSetup& setup) {
+  std::vector<ChatDelta> deltas;
+  parse(deltas, update, *setup.ids);
+  add(update, setup.common);
   if (!update.has_ended()) return deltas;
-  for (ChatEvent& event : choice.parser.finish(update.finish_reason))
-    append_to(deltas, choice, std::move(event));
-  const bool has_called = choice.has_calls && update.finish_reason == FinishReason::stop;
-  choice.finish_reason = has_called ? "tool_calls" : std::string(name(update.finish_reason));
+  for (ChatEvent& event : parser_.finish(update.finish_reason))
+    append_to(deltas, std::move(event), *setup.ids);
+  const bool has_called = has_calls_ && update.finish_reason == FinishReason::stop;
+  finish_reason = has_called ? "tool_calls" : std::string(name(update.finish_reason));
   return deltas;
 }
 
-NANOVLLM_SERVE_INLINE void ChatReply::append_to(std::vector<Delta>& deltas, Choice& choice,
-                                                ChatEvent&& event) {
+inline void ChatChoice::append_to(std::vector<ChatDelta>& deltas, ChatEvent&& event,
+                                  ReplyIds& ids) {
   using Kind = ChatEvent::Kind;
   switch (event.kind) {
     case Kind::tool_call_begin:
     case Kind::tool_call_end: return;
     case Kind::tool_call_name:
-      choice.has_calls = true;
+      has_calls_ = true;
       deltas.push_back({.kind = Kind::tool_call_arguments,
                         .tool_call = event.tool_call,
                         .name = std::move(event.text),
-                        .id = setup_.ids->next("call_")});
+                        .id = ids.next("call_")});
       return;
     default: break;
   }
@@ -177,7 +145,67 @@ NANOVLLM_SERVE_INLINE void ChatReply::append_to(std::vector<Delta>& deltas, Choi
   }
 }
 
-NANOVLLM_SERVE_INLINE Json ChatReply::delta_json(const Delta& delta) {
+/// Writes messages in OpenAI's form. Thoughts go to `reasoning_content` and, by vLLM's newer name,
+/// to `reasoning`; tool calls to `tool_calls`.
+class ChatReply final : public ReplyWriter {
+ public:
+  using Setup = ChatSetup;
+
+  explicit ChatReply(Setup setup)
+      : setup_(std::move(setup)),
+        chunks_(setup_.common.frame, setup_.common.continuous_usage_stats) {
+    choices_.reserve(setup_.common.num_choices);
+    for (std::size_t i = 0; i < setup_.common.num_choices; ++i) choices_.emplace_back(setup_);
+  }
+
+  void append_chunks(std::string& out, std::size_t index, const ChoiceUpdate& update,
+                     const Usage& usage) override;
+  void append_end(std::string& out, const Usage& usage) override {
+    if (setup_.common.include_usage) chunks_.append_usage(out, detailed(usage));
+  }
+  [[nodiscard]] std::string whole(const OutputUpdate& update, const Usage& usage) override;
+  [[nodiscard]] std::string_view finish_reason() const override {
+    return choices_.front().finish_reason;
+  }
+
+ private:
+  struct Choice : ChatChoice {
+    using ChatChoice::ChatChoice;
+    Json logprobs = Json::array();  ///< of tokens that no chunk has yet
+  };
+
+  /// The parts that `update` completes.
+  [[nodiscard]] std::vector<ChatDelta> read(Choice& choice, const ChoiceUpdate& update) const {
+    if (setup_.logprobs) {
+      for (const TokenLogprobs& token : update.logprobs)
+        choice.logprobs.push_back(chat_logprobs(*setup_.common.tokenizer, token,
+                                                setup_.top_logprobs, setup_.common.token_names));
+    }
+    return choice.read(update, setup_);
+  }
+  [[nodiscard]] static Json delta_json(const ChatDelta& delta);
+  [[nodiscard]] static Json message_json(const std::vector<ChatDelta>& deltas);
+  /// A chunk's element of `choices`; if `ends`, with finish_reason and stop_reason.
+  [[nodiscard]] Json chunk_choice(std::size_t index, Json delta, bool ends);
+  [[nodiscard]] Json take_logprobs(Choice& choice) const {
+    if (!setup_.logprobs) return nullptr;
+    return Json::object({{"content", std::exchange(choice.logprobs, Json::array())}});
+  }
+  /// `usage` with the number of reasoning tokens so far, if the model may think.
+  [[nodiscard]] Usage detailed(Usage usage) const {
+    if (setup_.parser.reasoning == Reasoning::none) return usage;
+    usage.num_reasoning_tokens = 0;
+    for (const Choice& choice : choices_) *usage.num_reasoning_tokens += choice.num_reasoning();
+    return usage;
+  }
+
+  const Setup setup_;
+  const ChunkFrame chunks_;
+  std::vector<Choice> choices_;
+  bool has_prompt_ids_ = false;  ///< a chunk had them
+};
+
+inline Json ChatReply::delta_json(const ChatDelta& delta) {
   switch (delta.kind) {
     case ChatEvent::Kind::reasoning:
       return Json::object({{"reasoning_content", delta.text}, {"reasoning", delta.text}});
@@ -196,18 +224,7 @@ NANOVLLM_SERVE_INLINE Json ChatReply::delta_json(const Delta& delta) {
   return Json::object({{"tool_calls", Json::array({std::move(call)})}});
 }
 
-NANOVLLM_SERVE_INLINE Json ChatReply::take_logprobs(Choice& choice) const {
-  if (!setup_.logprobs) return nullptr;
-  return Json::object({{"content", std::exchange(choice.logprobs, Json::array())}});
-}
-
-NANOVLLM_SERVE_INLINE Json ChatReply::stop_reason(const Choice& choice) const {
-  if (choice.finish_reason == "length") return nullptr;
-  return setup_.common.stop_rules.reason(setup_.common.tokenizer, choice.token_ids,
-                                         choice.text_size);
-}
-
-NANOVLLM_SERVE_INLINE Json ChatReply::chunk_choice(std::size_t index, Json delta, bool ends) {
+inline Json ChatReply::chunk_choice(std::size_t index, Json delta, bool ends) {
   Choice& choice = choices_[index];
   Json out = Json::object({{"index", index}, {"delta", std::move(delta)}});
   out["logprobs"] = choice.logprobs.empty() ? Json(nullptr) : take_logprobs(choice);
@@ -216,16 +233,15 @@ NANOVLLM_SERVE_INLINE Json ChatReply::chunk_choice(std::size_t index, Json delta
     out["token_ids"] = std::exchange(choice.new_token_ids, Json::array());
   if (ends) {
     out["finish_reason"] = choice.finish_reason;
-    out["stop_reason"] = stop_reason(choice);
+    out["stop_reason"] = choice.stop_reason(setup_.common);
   }
   return out;
 }
 
-NANOVLLM_SERVE_INLINE void ChatReply::append_chunks(std::string& out, std::size_t index,
-                                                    const ChoiceUpdate& update,
-                                                    const Usage& usage) {
+inline void ChatReply::append_chunks(std::string& out, std::size_t index,
+                                     const ChoiceUpdate& update, const Usage& usage) {
   Choice& choice = choices_[index];
-  const std::vector<Delta> deltas = read(choice, update);
+  const std::vector<ChatDelta> deltas = read(choice, update);
   const bool ends = is_ended_by_itself(update.finish_reason);
   if (deltas.empty() && !ends) return;
   if (!std::exchange(choice.has_begun, true)) {
@@ -246,14 +262,10 @@ NANOVLLM_SERVE_INLINE void ChatReply::append_chunks(std::string& out, std::size_
     chunks_.append(out, chunk_choice(index, Json::object(), true), detailed(usage));
 }
 
-NANOVLLM_SERVE_INLINE void ChatReply::append_end(std::string& out, const Usage& usage) {
-  if (setup_.common.include_usage) chunks_.append_usage(out, detailed(usage));
-}
-
-NANOVLLM_SERVE_INLINE Json ChatReply::message_json(const std::vector<Delta>& deltas) {
+inline Json ChatReply::message_json(const std::vector<ChatDelta>& deltas) {
   std::string reasoning, content;
   Json calls = Json::array();
-  for (const Delta& delta : deltas) {
+  for (const ChatDelta& delta : deltas) {
     if (delta.kind == ChatEvent::Kind::reasoning) {
       reasoning += delta.text;
     } else if (delta.kind == ChatEvent::Kind::content) {
@@ -275,18 +287,18 @@ NANOVLLM_SERVE_INLINE Json ChatReply::message_json(const std::vector<Delta>& del
   return message;
 }
 
-NANOVLLM_SERVE_INLINE std::string ChatReply::whole(const OutputUpdate& update, const Usage& usage) {
+inline std::string ChatReply::whole(const OutputUpdate& update, const Usage& usage) {
   WholeFrame reply(setup_.common.frame);
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
-    const std::vector<Delta> deltas = read(choice, update.choices[i]);
+    const std::vector<ChatDelta> deltas = read(choice, update.choices[i]);
     Json out = Json::object({{"index", i},
                              {"message", message_json(deltas)},
                              {"logprobs", take_logprobs(choice)},
                              {"finish_reason", choice.finish_reason},
-                             {"stop_reason", stop_reason(choice)}});
+                             {"stop_reason", choice.stop_reason(setup_.common)}});
     if (setup_.common.return_token_ids) out["token_ids"] = choice.new_token_ids;
-    reply.add_choice(out);
+    reply.add(out.dump());
   }
   Json rest = Json::object({{"usage", detailed(usage).to_json()}});
   if (setup_.common.return_token_ids) rest["prompt_token_ids"] = Json(setup_.prompt_token_ids);
@@ -298,5 +310,3 @@ NANOVLLM_SERVE_INLINE std::string ChatReply::whole(const OutputUpdate& update, c
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

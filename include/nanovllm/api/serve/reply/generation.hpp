@@ -1,26 +1,35 @@
 #pragma once
-/// Starts requests for text: from a body to an exchange that the engine works on.
+/// Starts requests for text: from a body to an exchange that the engine works on. Also the replies
+/// of /tokenize and /detokenize, which are made at once.
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stop_token>
 #include <string>
-#include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
+#include "nanovllm/api/serve/admission.hpp"
 #include "nanovllm/api/serve/constraint/output_constraint.hpp"
 #include "nanovllm/api/serve/engine_exchange.hpp"
 #include "nanovllm/api/serve/exchange.hpp"
+#include "nanovllm/api/serve/reply/chat_reply.hpp"
+#include "nanovllm/api/serve/reply/completion_reply.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
 #include "nanovllm/api/serve/request/api_error.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
+#include "nanovllm/api/serve/request/text_requests.hpp"
 #include "nanovllm/api/serve/service_config.hpp"
 #include "nanovllm/api/serve/service_load.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/io/json.hpp"
 #include "nanovllm/text/check_stop.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm::serve {
 
@@ -42,22 +51,43 @@ struct Effort {
   }
 };
 
+/// How a protocol writes the answer to a chat.
+struct ChatForm {
+  const char* kind;       ///< for summaries
+  const char* id_prefix;  ///< of replies
+  const char* object;     ///< what a whole reply calls itself, and a chunk of a stream
+  const char* chunk_object;
+  std::unique_ptr<ReplyWriter> (*make_writer)(ChatReply::Setup&& setup);
+};
+
+/// That of /v1/chat/completions.
+inline constexpr ChatForm kChatCompletions{
+    "chat", "chatcmpl-", "chat.completion", "chat.completion.chunk",
+    [](ChatReply::Setup&& setup) -> std::unique_ptr<ReplyWriter> {
+      return std::make_unique<ChatReply>(std::move(setup));
+    }};
+
 /// Starts chats and completions. Thread-safe. Engine and config must outlive it.
 class Generation {
  public:
   Generation(AnyEngine& engine, const ServiceConfig& config, std::shared_ptr<ServiceLoad> load)
       : engine_(engine), config_(config), load_(std::move(load)) {}
 
-  /// Parses a body, encodes its text, compiles its constraint and submits it. Null if that takes
-  /// longer than `effort` allows. Throws ApiError for a request that cannot be served, and whatever
-  /// the engine throws.
-  [[nodiscard]] std::shared_ptr<Exchange> chat(std::string_view body, const Effort& effort = {});
-  [[nodiscard]] std::shared_ptr<Exchange> complete(std::string_view body,
-                                                   const Effort& effort = {});
+  // Each encodes a request's text, compiles its constraint and submits it. Null if that takes
+  // longer than `effort` allows. Throws ApiError for a request that cannot be served, and whatever
+  // the engine throws.
+  [[nodiscard]] std::shared_ptr<Exchange> chat(ChatCompletionRequest request, const Effort& effort,
+                                               const ChatForm& form = kChatCompletions);
+  [[nodiscard]] std::shared_ptr<Exchange> complete(CompletionRequest request, const Effort& effort);
 
   /// The model's name for the reply to a request that asks for `asked`, which may be empty. Throws
   /// ApiError (404) for a model that is not served.
-  [[nodiscard]] const std::string& model_name(const std::string& asked) const;
+  [[nodiscard]] const std::string& model_name(const std::string& asked) const {
+    if (asked.empty()) return config_.model_names.front();
+    const auto found = std::find(config_.model_names.begin(), config_.model_names.end(), asked);
+    if (found == config_.model_names.end()) throw ApiError::model_not_found(asked);
+    return *found;
+  }
 
   /// The beginning of a reply to such a request, with an id that begins with `prefix`.
   [[nodiscard]] ReplyFrame reply_frame(const std::string& asked, const char* prefix,
@@ -70,9 +100,17 @@ class Generation {
 
   /// Throws ApiError 503 while draining, 429 if the queue is full, counting the requests that are
   /// being prepared.
-  void check_queue() const;
+  void check_queue() const {
+    check_drain();
+    if (load_->num_unfinished + load_->counters.num_preparing >= max_sequences()) refuse_queue();
+  }
   /// Reserves room for sequences. Throws ApiError 503 while draining, 429 if the queue is full.
-  [[nodiscard]] LoadShare admit(std::int64_t num_sequences) const;
+  [[nodiscard]] LoadShare admit(std::int64_t num_sequences) const {
+    check_drain();
+    auto share = LoadShare::take(load_, num_sequences, max_sequences());
+    if (!share) refuse_queue();
+    return std::move(*share);
+  }
 
   /// From now on requests are refused with status 503.
   void drain() noexcept { is_draining_ = true; }
@@ -82,23 +120,26 @@ class Generation {
   [[nodiscard]] std::int64_t max_sequences() const {
     return std::int64_t{config_.max_num_seqs} + config_.max_queue;
   }
-  [[noreturn]] void refuse_queue() const;
+  void check_drain() const {
+    if (is_draining_) throw ApiError(503, "the server is shutting down");
+  }
+  [[noreturn]] void refuse_queue() const {
+    throw ApiError(429, concat("the queue is full: ", max_sequences(),
+                               " sequences are under way or waiting; try again later"));
+  }
   /// Whether `constrain` would compile.
   [[nodiscard]] bool compiles(const OutputConstraint& constraint) const {
     return config_.constraints != nullptr && !config_.constraints->is_known(constraint);
   }
-  /// Compiles `constraint`, which came in the field `field`. Throws ApiError (400) if it cannot.
-  void constrain(SamplingParams& params, const OutputConstraint& constraint,
-                 const std::string& field, const Effort& effort) const;
+  /// Compiles the request's constraint. Throws ApiError (400) if that cannot be.
+  void constrain(GenerationRequest& request, const Effort& effort) const;
+  [[nodiscard]] ReplySetup reply_setup(const GenerationRequest& request, const char* id,
+                                       const char* object);
   /// Submits a request for each of `prompts`. Errors name the fields of the request.
-  template <class Request>
-  [[nodiscard]] std::shared_ptr<Exchange> submit(const Request& request,
-                                                 EngineExchange::Setup setup,
+  [[nodiscard]] std::shared_ptr<Exchange> submit(GenerationRequest& request, const char* kind,
                                                  const std::vector<std::vector<TokenId>>& prompts,
                                                  std::unique_ptr<ReplyWriter> writer,
-                                                 LoadShare& share);
-  template <class Request>
-  [[nodiscard]] ReplySetup reply_setup(const Request& request, const char* id, const char* object);
+                                                 LoadShare& share, const Effort& effort);
 
   AnyEngine& engine_;
   const ServiceConfig& config_;
@@ -107,63 +148,19 @@ class Generation {
   std::atomic<bool> is_draining_{false};
 };
 
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-#include <limits>
-#include <optional>
-#include <utility>
-#include <variant>
-
-#include "nanovllm/api/serve/admission.hpp"
-#include "nanovllm/api/serve/reply/chat_reply.hpp"
-#include "nanovllm/api/serve/reply/completion_reply.hpp"
-#include "nanovllm/api/serve/request/chat_request.hpp"
-#include "nanovllm/api/serve/request/completion_request.hpp"
-#include "nanovllm/api/serve/request/request_fields.hpp"
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE const std::string& Generation::model_name(const std::string& asked) const {
-  if (asked.empty()) return config_.model_names.front();
-  const auto found = std::find(config_.model_names.begin(), config_.model_names.end(), asked);
-  if (found == config_.model_names.end()) throw ApiError::model_not_found(asked);
-  return *found;
-}
-
-NANOVLLM_SERVE_INLINE void Generation::refuse_queue() const {
-  throw ApiError(429, concat("the queue is full: ", max_sequences(),
-                             " sequences are under way or waiting; try again later"));
-}
-
-NANOVLLM_SERVE_INLINE void Generation::check_queue() const {
-  if (is_draining_) throw ApiError(503, "the server is shutting down");
-  if (load_->num_unfinished + load_->counters.num_preparing >= max_sequences()) refuse_queue();
-}
-
-NANOVLLM_SERVE_INLINE LoadShare Generation::admit(std::int64_t num_sequences) const {
-  if (is_draining_) throw ApiError(503, "the server is shutting down");
-  auto share = LoadShare::take(load_, num_sequences, max_sequences());
-  if (!share) refuse_queue();
-  return std::move(*share);
-}
-
-NANOVLLM_SERVE_INLINE void Generation::constrain(SamplingParams& params,
-                                                 const OutputConstraint& constraint,
-                                                 const std::string& field,
-                                                 const Effort& effort) const {
-  if (constraint.kind == OutputConstraint::Kind::none) return;
+inline void Generation::constrain(GenerationRequest& request, const Effort& effort) const {
+  using Kind = OutputConstraint::Kind;
+  const OutputConstraint& constraint = request.constraint;
+  const std::string& field = request.constraint_field;
+  if (constraint.kind == Kind::none) return;
   if (!config_.constraints)
     throw ApiError(400, field + ": this server holds answers to no form", field);
-  using Kind = OutputConstraint::Kind;
   const bool has_calls = constraint.kind == Kind::tool_calls ||
                          constraint.kind == Kind::free_tool_calls || constraint.or_tool_calls;
   if (has_calls && config_.tool_call_format == ToolCallFormat::none)
     throw ApiError(400, field + ": this server reads no tool calls", field);
   try {
-    params.token_masks = config_.constraints->compile(constraint, effort.stop);
+    request.sampling.token_masks = config_.constraints->compile(constraint, effort.stop);
   } catch (const ApiError&) {
     throw;
   } catch (const RequestError& error) {
@@ -171,8 +168,8 @@ NANOVLLM_SERVE_INLINE void Generation::constrain(SamplingParams& params,
   }
 }
 
-template <class Request>
-ReplySetup Generation::reply_setup(const Request& request, const char* id, const char* object) {
+inline ReplySetup Generation::reply_setup(const GenerationRequest& request, const char* id,
+                                          const char* object) {
   return {.frame = reply_frame(request.model, id, object),
           .tokenizer = engine_.text().tokenizer,
           .num_choices = static_cast<std::size_t>(request.sampling.n),
@@ -184,12 +181,19 @@ ReplySetup Generation::reply_setup(const Request& request, const char* id, const
           .return_prompt_logprobs = request.sampling.prompt_logprobs.has_value()};
 }
 
-template <class Request>
-std::shared_ptr<Exchange> Generation::submit(const Request& request, EngineExchange::Setup setup,
-                                             const std::vector<std::vector<TokenId>>& prompts,
-                                             std::unique_ptr<ReplyWriter> writer,
-                                             LoadShare& share) {
+inline std::shared_ptr<Exchange> Generation::submit(
+    GenerationRequest& request, const char* kind, const std::vector<std::vector<TokenId>>& prompts,
+    std::unique_ptr<ReplyWriter> writer, LoadShare& share, const Effort& effort) {
   const SamplingParams& params = request.sampling;
+  check_token_ids(engine_, prompts, params);
+  effort.check_stop();
+  constrain(request, effort);
+  EngineExchange::Setup setup{
+      .kind = kind,
+      .is_stream = request.stream,
+      .cache_salt = std::move(request.cache_salt),
+      .keep_token_ids = request.return_token_ids || StopRules::of(params, {}).need_tokens(),
+      .drop_generated = request.prompt_only};
   if (params.token_masks) setup.rules.push_back(request.constraint_field);
   if (!params.allowed_token_ids.empty()) setup.rules.emplace_back("allowed_token_ids");
   if (!params.bad_words.empty()) setup.rules.emplace_back("bad_words");
@@ -201,17 +205,16 @@ std::shared_ptr<Exchange> Generation::submit(const Request& request, EngineExcha
     throw;
   } catch (const RequestError& error) {
     std::string message = in_own_name(error.what(), "token_masks", request.constraint_field);
-    if constexpr (requires { request.beam_field; })
+    if (!request.beam_field.empty())
       message = in_own_name(std::move(message), "beam_width", request.beam_field);
     throw ApiError(400, message);
   }
 }
 
-NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body,
-                                                                 const Effort& effort) {
-  auto request = ChatCompletionRequest::parse(parse_request_body(body));
-  const char* object = request.stream ? "chat.completion.chunk" : "chat.completion";
-  ChatReply::Setup reply{.common = reply_setup(request, "chatcmpl-", object),
+inline std::shared_ptr<Exchange> Generation::chat(ChatCompletionRequest request,
+                                                  const Effort& effort, const ChatForm& form) {
+  ChatReply::Setup reply{.common = reply_setup(request, form.id_prefix,
+                                               request.stream ? form.chunk_object : form.object),
                          .logprobs = request.logprobs,
                          .top_logprobs = request.top_logprobs,
                          .ids = ids_};
@@ -226,33 +229,22 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_vie
   // Without a parser of thoughts, they are content.
   reply.parser.only_calls = request.constraint.kind == OutputConstraint::Kind::tool_calls &&
                             (config_.parse_reasoning || !request.constraint.after_reasoning);
-  std::vector<std::vector<TokenId>> prompts(1);
   const auto num_kept =
       num_kept_tokens(engine_, request.truncation, request.max_tokens.value_or(1));
-  prompts[0] =
+  const std::vector<std::vector<TokenId>> prompts = {
       prompt_tokens(engine_, ChatPrompt{std::move(request.messages), std::move(request.options)},
-                    request.add_special_tokens, "messages", num_kept, effort.stop);
-  const auto num_prompt_tokens = static_cast<std::int64_t>(prompts[0].size());
-  if (request.max_tokens) check_max_tokens(engine_, prompts[0].size(), *request.max_tokens);
-  const std::int64_t left = std::min<std::int64_t>(engine_.max_total_tokens() - num_prompt_tokens,
-                                                   std::numeric_limits<std::int32_t>::max());
-  params.max_tokens = request.max_tokens.value_or(static_cast<std::int32_t>(left));
-  check_token_ids(engine_, prompts, params);
-  effort.check_stop();
-  constrain(params, request.constraint, request.constraint_field, effort);
+                    request.add_special_tokens, "messages", num_kept, effort.stop)};
+  const std::size_t num_tokens = prompts[0].size();
+  if (request.max_tokens) check_max_tokens(engine_, num_tokens, *request.max_tokens);
+  const std::int64_t left = engine_.max_total_tokens() - static_cast<std::int64_t>(num_tokens);
+  params.max_tokens = request.max_tokens.value_or(
+      static_cast<std::int32_t>(std::min<std::int64_t>(left, kMaxCount)));
   if (request.return_token_ids) reply.prompt_token_ids = prompts[0];
-  EngineExchange::Setup setup{
-      .kind = "chat",
-      .is_stream = request.stream,
-      .cache_salt = std::move(request.cache_salt),
-      .keep_token_ids = request.return_token_ids || reply.common.stop_rules.need_tokens()};
-  return submit(request, std::move(setup), prompts, std::make_unique<ChatReply>(std::move(reply)),
-                share);
+  return submit(request, form.kind, prompts, form.make_writer(std::move(reply)), share, effort);
 }
 
-NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view body,
-                                                                     const Effort& effort) {
-  auto request = CompletionRequest::parse(parse_request_body(body));
+inline std::shared_ptr<Exchange> Generation::complete(CompletionRequest request,
+                                                      const Effort& effort) {
   if (effort.is_short && compiles(request.constraint)) return nullptr;
   SamplingParams& params = request.sampling;
   if (request.stream && params.prompt_logprobs && !request.echo) {
@@ -283,21 +275,57 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> Generation::complete(std::string
     reply.echo.push_back(text != nullptr ? *text
                                          : tokenizer_of(engine_).decode(prompts.back(), false));
   }
-  check_token_ids(engine_, prompts, params);
-  effort.check_stop();
-  constrain(params, request.constraint, request.constraint_field, effort);
   if (request.return_token_ids || request.echo) reply.prompt_token_ids = prompts;
-  EngineExchange::Setup setup{
-      .kind = "completion",
-      .is_stream = request.stream,
-      .cache_salt = std::move(request.cache_salt),
-      .keep_token_ids = request.return_token_ids || reply.common.stop_rules.need_tokens(),
-      .drop_generated = request.prompt_only,
-      .prompts_first = params.prompt_logprobs.has_value()};
-  return submit(request, std::move(setup), prompts,
-                std::make_unique<CompletionReply>(std::move(reply)), share);
+  return submit(request, "completion", prompts, std::make_unique<CompletionReply>(std::move(reply)),
+                share, effort);
+}
+
+// Each answers a request, on this thread. Throws RequestError for one that cannot be answered, and
+// Cancelled soon after a request to stop.
+
+/// The tokens of a text or of messages.
+[[nodiscard]] inline std::shared_ptr<Exchange> answer_tokenize(const AnyEngine& engine,
+                                                               const Generation& generation,
+                                                               const TokenizeRequest& request,
+                                                               const Effort& effort) {
+  static_cast<void>(generation.model_name(request.model));
+  const bool is_text = std::holds_alternative<std::string>(request.prompt);
+  const std::string text =
+      prompt_text(engine.text(), request.prompt, is_text ? "prompt" : "messages");
+  const Tokenizer& tokenizer = tokenizer_of(engine);
+  constexpr auto kAll = std::size_t(-1);
+  const std::vector<TokenId> tokens = request.add_special_tokens
+                                          ? tokenizer.encode_with_template(text, kAll, effort.stop)
+                                          : tokenizer.encode(text, kAll, effort.stop);
+  Json reply = Json::object({{"count", tokens.size()},
+                             {"max_model_len", engine.max_total_tokens()},
+                             {"tokens", tokens},
+                             {"token_strs", nullptr}});
+  if (request.return_token_strs) {
+    Json texts = Json::array();
+    for (const TokenId token : tokens) {
+      effort.check_stop();
+      texts.push_back(token_text(tokenizer, token));
+    }
+    reply["token_strs"] = std::move(texts);
+  }
+  return json_reply("tokenize", reply);
+}
+
+/// The text of tokens.
+[[nodiscard]] inline std::shared_ptr<Exchange> answer_detokenize(const AnyEngine& engine,
+                                                                 const Generation& generation,
+                                                                 const DetokenizeRequest& request) {
+  static_cast<void>(generation.model_name(request.model));
+  const Tokenizer& tokenizer = tokenizer_of(engine);
+  for (std::size_t i = 0; i < request.tokens.size(); ++i) {
+    if (tokenizer.token_bytes(request.tokens[i]).empty())
+      refuse_field(element_path("tokens", i),
+                   concat("must be the id of a token, got ", request.tokens[i]));
+  }
+  return json_reply(
+      "detokenize",
+      Json::object({{"prompt", tokenizer.decode(request.tokens, request.skip_special_tokens)}}));
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

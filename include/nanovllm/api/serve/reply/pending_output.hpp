@@ -1,6 +1,7 @@
 #pragma once
 /// Output of the engine that the transport has not taken yet.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -9,11 +10,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/api/serve/service_load.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/output.hpp"
 
 namespace nanovllm::serve {
@@ -30,11 +31,35 @@ struct ChoiceUpdate {
 
   [[nodiscard]] bool has_ended() const { return finish_reason != FinishReason::none; }
   [[nodiscard]] bool empty() const { return num_tokens == 0 && text.empty() && !has_ended(); }
-  void clear();
+  void clear() {
+    text.clear();
+    text_ends.clear();
+    token_ids.clear();
+    logprobs.clear();
+    pooled.clear();
+    num_tokens = 0;
+    finish_reason = FinishReason::none;
+  }
 
   /// Tokens [begin, end) with their text; the last slice also has the text after its last token.
   /// Needs `text_ends`.
-  [[nodiscard]] ChoiceUpdate slice(std::size_t begin, std::size_t end) const;
+  [[nodiscard]] ChoiceUpdate slice(std::size_t begin, std::size_t end) const {
+    const bool is_last = end == text_ends.size();
+    const std::size_t text_begin = begin == 0 ? 0 : text_ends[begin - 1];
+    const std::size_t text_end = is_last ? text.size() : text_ends[end - 1];
+    ChoiceUpdate out{.text = text.substr(text_begin, text_end - text_begin),
+                     .num_tokens = static_cast<std::int64_t>(end - begin),
+                     .finish_reason = is_last ? finish_reason : FinishReason::none};
+    for (std::size_t i = begin; i < end; ++i) out.text_ends.push_back(text_ends[i] - text_begin);
+    const auto copy = [&](const auto& from, auto& to) {
+      if (from.empty()) return;
+      to.assign(from.begin() + static_cast<std::ptrdiff_t>(begin),
+                from.begin() + static_cast<std::ptrdiff_t>(end));
+    };
+    copy(token_ids, out.token_ids);
+    copy(logprobs, out.logprobs);
+    return out;
+  }
 };
 
 using PromptLogprobs = std::vector<std::optional<TokenLogprobs>>;
@@ -132,45 +157,7 @@ class PendingOutput {
   std::function<void()> wake_;
 };
 
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-#include <utility>
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE void ChoiceUpdate::clear() {
-  text.clear();
-  text_ends.clear();
-  token_ids.clear();
-  logprobs.clear();
-  pooled.clear();
-  num_tokens = 0;
-  finish_reason = FinishReason::none;
-}
-
-NANOVLLM_SERVE_INLINE ChoiceUpdate ChoiceUpdate::slice(std::size_t begin, std::size_t end) const {
-  const bool is_last = end == text_ends.size();
-  const std::size_t text_begin = begin == 0 ? 0 : text_ends[begin - 1];
-  const std::size_t text_end = is_last ? text.size() : text_ends[end - 1];
-  ChoiceUpdate out{.text = text.substr(text_begin, text_end - text_begin),
-                   .num_tokens = static_cast<std::int64_t>(end - begin),
-                   .finish_reason = is_last ? finish_reason : FinishReason::none};
-  for (std::size_t i = begin; i < end; ++i) out.text_ends.push_back(text_ends[i] - text_begin);
-  const auto copy = [&](const auto& from, auto& to) {
-    if (from.empty()) return;
-    to.assign(from.begin() + static_cast<std::ptrdiff_t>(begin),
-              from.begin() + static_cast<std::ptrdiff_t>(end));
-  };
-  copy(token_ids, out.token_ids);
-  copy(logprobs, out.logprobs);
-  return out;
-}
-
-NANOVLLM_SERVE_INLINE PendingOutput::PendingOutput(const Setup& setup,
-                                                   std::shared_ptr<ServiceLoad> load)
+inline PendingOutput::PendingOutput(const Setup& setup, std::shared_ptr<ServiceLoad> load)
     : setup_(setup),
       load_(std::move(load)),
       choices_(setup.num_prompts * setup.num_choices),
@@ -178,7 +165,7 @@ NANOVLLM_SERVE_INLINE PendingOutput::PendingOutput(const Setup& setup,
       prompts_come_(setup.num_prompts),
       num_going_on_(setup.num_prompts) {}
 
-NANOVLLM_SERVE_INLINE void PendingOutput::hear(std::size_t prompt, const TokenEvent& event) {
+inline void PendingOutput::hear(std::size_t prompt, const TokenEvent& event) {
   std::function<void()> wake;
   {
     const std::lock_guard lock(mutex_);
@@ -196,7 +183,7 @@ NANOVLLM_SERVE_INLINE void PendingOutput::hear(std::size_t prompt, const TokenEv
   if (wake) call(std::move(wake));
 }
 
-NANOVLLM_SERVE_INLINE void PendingOutput::call(std::function<void()> wake) {
+inline void PendingOutput::call(std::function<void()> wake) {
   try {
     wake();
   } catch (...) {
@@ -206,7 +193,7 @@ NANOVLLM_SERVE_INLINE void PendingOutput::call(std::function<void()> wake) {
   }
 }
 
-NANOVLLM_SERVE_INLINE void PendingOutput::collect(std::size_t prompt, const TokenEvent& event) {
+inline void PendingOutput::collect(std::size_t prompt, const TokenEvent& event) {
   const bool ends = event.finish_reason != FinishReason::none;
   if (event.token != nullptr && !setup_.drop_generated) ++num_generated_tokens_;
   if (is_cancelled_) return;
@@ -227,8 +214,7 @@ NANOVLLM_SERVE_INLINE void PendingOutput::collect(std::size_t prompt, const Toke
   has_update_ = has_update_ || ends || !event.text.empty() || event.logprobs != nullptr;
 }
 
-NANOVLLM_SERVE_INLINE void PendingOutput::collect_completion(std::size_t choice,
-                                                             const Completion& completion) {
+inline void PendingOutput::collect_completion(std::size_t choice, const Completion& completion) {
   num_generated_tokens_ += static_cast<std::int64_t>(completion.token_ids.size());
   if (is_cancelled_) return;
   choices_[choice] = {.text = completion.text,
@@ -239,7 +225,7 @@ NANOVLLM_SERVE_INLINE void PendingOutput::collect_completion(std::size_t choice,
                       .finish_reason = completion.finish_reason};
 }
 
-NANOVLLM_SERVE_INLINE void PendingOutput::end(std::size_t prompt, const Output& output) {
+inline void PendingOutput::end(std::size_t prompt, const Output& output) {
   load_->num_unfinished.fetch_sub(setup_.num_sequences, std::memory_order_relaxed);
   --num_going_on_;
   num_cached_tokens_ += output.num_cached_tokens;
@@ -273,11 +259,11 @@ NANOVLLM_SERVE_INLINE void PendingOutput::end(std::size_t prompt, const Output& 
   error_ = output.error;
 }
 
-NANOVLLM_SERVE_INLINE bool PendingOutput::is_ready() const {
+inline bool PendingOutput::is_ready() const {
   return is_over() || (setup_.is_stream && (has_update_ || !head_given_));
 }
 
-NANOVLLM_SERVE_INLINE void PendingOutput::take(OutputUpdate& update) {
+inline void PendingOutput::take(OutputUpdate& update) {
   update.choices.resize(choices_.size());
   for (ChoiceUpdate& choice : update.choices) choice.clear();
   const std::lock_guard lock(mutex_);
@@ -301,7 +287,7 @@ NANOVLLM_SERVE_INLINE void PendingOutput::take(OutputUpdate& update) {
         std::exchange(prompt_logprobs_, decltype(prompt_logprobs_)(setup_.num_prompts));
 }
 
-NANOVLLM_SERVE_INLINE void PendingOutput::notify(std::function<void()> wake) {
+inline void PendingOutput::notify(std::function<void()> wake) {
   bool is_there = false;
   {
     const std::lock_guard lock(mutex_);
@@ -311,12 +297,12 @@ NANOVLLM_SERVE_INLINE void PendingOutput::notify(std::function<void()> wake) {
   if (is_there) wake();  // else it is the one replaced, which is destroyed without the lock
 }
 
-NANOVLLM_SERVE_INLINE void PendingOutput::mark_head() {
+inline void PendingOutput::mark_head() {
   const std::lock_guard lock(mutex_);
   head_given_ = true;
 }
 
-NANOVLLM_SERVE_INLINE bool PendingOutput::cancel(bool wakes) noexcept {
+inline bool PendingOutput::cancel(bool wakes) noexcept {
   std::function<void()> wake;
   bool was_going_on = false;
   {
@@ -335,12 +321,12 @@ NANOVLLM_SERVE_INLINE bool PendingOutput::cancel(bool wakes) noexcept {
   return was_going_on;
 }
 
-NANOVLLM_SERVE_INLINE void PendingOutput::set_outcome(std::string outcome) {
+inline void PendingOutput::set_outcome(std::string outcome) {
   const std::lock_guard lock(mutex_);
   if (outcome_.empty()) outcome_ = std::move(outcome);
 }
 
-NANOVLLM_SERVE_INLINE PendingOutput::Summary PendingOutput::summary() const {
+inline PendingOutput::Summary PendingOutput::summary() const {
   const std::lock_guard lock(mutex_);
   return {.num_generated_tokens = num_generated_tokens_,
           .num_cached_tokens = num_cached_tokens_,
@@ -349,5 +335,3 @@ NANOVLLM_SERVE_INLINE PendingOutput::Summary PendingOutput::summary() const {
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

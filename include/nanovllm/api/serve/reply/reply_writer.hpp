@@ -1,6 +1,7 @@
 #pragma once
 /// Writers of replies: one kind for each endpoint of the API.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -12,18 +13,72 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/api/serve/reply/logprobs.hpp"
 #include "nanovllm/api/serve/reply/pending_output.hpp"
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/core/random_seed.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm::serve {
+
+/// The least that is written: JSON has no minus infinity.
+inline constexpr double kLeastLogprob = -9999;
+
+/// The bytes of a token as text, with U+FFFD for those that are not valid UTF-8.
+[[nodiscard]] inline std::string token_text(const Tokenizer& tokenizer, TokenId token) {
+  std::string text;
+  utf8::append_lossy(text, tokenizer.token_bytes(token));
+  return text;
+}
+
+/// How log-probabilities name a token: by its text, or as "token_id:ID" where a request has vLLM's
+/// return_tokens_as_token_ids, since several tokens may have one text.
+enum class TokenNames : std::uint8_t { texts, ids };
+
+namespace detail {
+
+inline Json logprob_json(float logprob) {
+  return std::max(static_cast<double>(logprob), kLeastLogprob);
+}
+
+inline std::string token_name(const Tokenizer& tokenizer, TokenId token, TokenNames names) {
+  return names == TokenNames::ids ? concat("token_id:", token) : token_text(tokenizer, token);
+}
+
+}  // namespace detail
+
+/// The field `prompt_logprobs` of vLLM's replies: null for tokens without any, else {"ID":
+/// {"logprob", "rank", "decoded_token"}, …}; the rank is null for a token that is not among the
+/// likeliest.
+[[nodiscard]] inline Json prompt_logprobs_json(const Tokenizer& tokenizer,
+                                               const PromptLogprobs& prompt) {
+  Json out = Json::array();
+  for (const std::optional<TokenLogprobs>& token : prompt) {
+    if (!token) {
+      out.push_back(nullptr);
+      continue;
+    }
+    Json likeliest = Json::object();
+    const auto list = [&](TokenId id, float logprob, Json rank) {
+      const std::string key = std::to_string(id);
+      if (likeliest.contains(key)) return;
+      likeliest[key] = Json::object({{"logprob", detail::logprob_json(logprob)},
+                                     {"rank", std::move(rank)},
+                                     {"decoded_token", token_text(tokenizer, id)}});
+    };
+    for (std::size_t i = 0; i < token->top.size(); ++i)
+      list(token->top[i].first, token->top[i].second, static_cast<std::int64_t>(i + 1));
+    list(token->token_id, token->logprob, nullptr);
+    out.push_back(std::move(likeliest));
+  }
+  return out;
+}
 
 /// The field `usage` of replies: sums over all prompts and choices of a request.
 struct Usage {
@@ -55,7 +110,14 @@ struct StopRules {
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
 
-  [[nodiscard]] static StopRules of(const SamplingParams& params, std::span<const TokenId> eos);
+  [[nodiscard]] static StopRules of(const SamplingParams& params, std::span<const TokenId> eos) {
+    StopRules out{.stop = params.stop,
+                  .stop_token_ids = params.stop_token_ids,
+                  .include_stop_str_in_output = params.include_stop_str_in_output,
+                  .skip_special_tokens = params.skip_special_tokens};
+    if (!params.ignore_eos) out.eos_token_ids.assign(eos.begin(), eos.end());
+    return out;
+  }
 
   /// Whether `reason` needs the tokens of a choice.
   [[nodiscard]] bool need_tokens() const { return !stop.empty() || !stop_token_ids.empty(); }
@@ -65,7 +127,24 @@ struct StopRules {
   /// @param tokens     all tokens of the choice.
   /// @param text_size  bytes of its text.
   [[nodiscard]] Json reason(const std::optional<Tokenizer>& tokenizer,
-                            std::span<const TokenId> tokens, std::size_t text_size) const;
+                            std::span<const TokenId> tokens, std::size_t text_size) const {
+    if (tokens.empty()) return nullptr;
+    const auto is_last = [&](const std::vector<TokenId>& ids) {
+      return std::find(ids.begin(), ids.end(), tokens.back()) != ids.end();
+    };
+    if (is_last(eos_token_ids)) return nullptr;
+    if (is_last(stop_token_ids)) return tokens.back();
+    if (!tokenizer || stop.empty()) return nullptr;
+    // The text ends before the stop string, or after it.
+    const std::string all = tokenizer->decode(tokens, skip_special_tokens);
+    const std::string_view before = std::string_view(all).substr(0, text_size);
+    const std::string_view behind = std::string_view(all).substr(before.size());
+    for (const std::string& text : stop) {
+      if (include_stop_str_in_output ? before.ends_with(text) : behind.starts_with(text))
+        return text;
+    }
+    return nullptr;
+  }
 };
 
 /// Makes names of replies and of tool calls that differ from all others, those of other processes
@@ -132,6 +211,29 @@ struct ReplySetup {
   bool return_prompt_logprobs = false;
 };
 
+/// What replies of both kinds keep of a choice.
+struct ReplyChoice {
+  bool has_begun = false;  ///< a chunk of it is out
+  std::size_t text_size = 0;
+  std::vector<TokenId> token_ids{};  ///< if stop_reason needs them
+  Json new_token_ids = Json::array();
+  std::string finish_reason{};
+
+  /// Takes what `update` has, but for its end.
+  void add(const ChoiceUpdate& update, const ReplySetup& setup) {
+    text_size += update.text.size();
+    token_ids.insert(token_ids.end(), update.token_ids.begin(), update.token_ids.end());
+    if (!setup.return_token_ids) return;
+    for (const TokenId token : update.token_ids) new_token_ids.push_back(token);
+  }
+
+  /// Of a choice that has ended by itself.
+  [[nodiscard]] Json stop_reason(const ReplySetup& setup) const {
+    if (finish_reason == "length") return nullptr;
+    return setup.stop_rules.reason(setup.tokenizer, token_ids, text_size);
+  }
+};
+
 /// Turns output into JSON, on the transport's thread. One thread at a time may use it, either for
 /// chunks or for one whole reply.
 class ReplyWriter {
@@ -165,14 +267,17 @@ class ReplyWriter {
 /// memory as JSON values than as text.
 class WholeFrame {
  public:
-  explicit WholeFrame(const ReplyFrame& frame) : text_(frame.to_json().dump()) {
+  /// @param list  the member that has the choices, or what is in their place.
+  explicit WholeFrame(const ReplyFrame& frame, std::string_view list = "choices")
+      : text_(frame.to_json().dump()) {
     text_.pop_back();  // the closing brace
-    text_ += ", \"choices\": [";
+    text_ += concat(", \"", list, "\": [");
   }
 
-  void add_choice(const Json& choice) {
+  /// Adds a choice, whose JSON this is.
+  void add(std::string_view choice) {
     if (text_.back() != '[') text_ += ", ";
-    text_ += choice.dump();
+    text_ += choice;
   }
 
   /// The reply, with the members of `rest`, which must not be empty.
@@ -229,43 +334,3 @@ class ChunkFrame {
 };
 
 }  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE StopRules StopRules::of(const SamplingParams& params,
-                                              std::span<const TokenId> eos) {
-  StopRules out{.stop = params.stop,
-                .stop_token_ids = params.stop_token_ids,
-                .include_stop_str_in_output = params.include_stop_str_in_output,
-                .skip_special_tokens = params.skip_special_tokens};
-  if (!params.ignore_eos) out.eos_token_ids.assign(eos.begin(), eos.end());
-  return out;
-}
-
-NANOVLLM_SERVE_INLINE Json StopRules::reason(const std::optional<Tokenizer>& tokenizer,
-                                             std::span<const TokenId> tokens,
-                                             std::size_t text_size) const {
-  if (tokens.empty()) return nullptr;
-  const auto is_last = [&](const std::vector<TokenId>& ids) {
-    return std::find(ids.begin(), ids.end(), tokens.back()) != ids.end();
-  };
-  if (is_last(eos_token_ids)) return nullptr;
-  if (is_last(stop_token_ids)) return tokens.back();
-  if (!tokenizer || stop.empty()) return nullptr;
-  // The text ends before the stop string, or after it.
-  const std::string all = tokenizer->decode(tokens, skip_special_tokens);
-  const std::string_view before = std::string_view(all).substr(0, text_size);
-  const std::string_view behind = std::string_view(all).substr(before.size());
-  for (const std::string& text : stop) {
-    if (include_stop_str_in_output ? before.ends_with(text) : behind.starts_with(text)) return text;
-  }
-  return nullptr;
-}
-
-}  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

@@ -5,12 +5,23 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/core/utf8.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::serve {
+
+namespace detail {
+
+[[nodiscard]] inline std::string error_type(int status) {
+  if (status == 401) return "authentication_error";
+  if (status == 429) return "rate_limit_error";
+  return status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+}  // namespace detail
 
 /// The error that answers a request: an HTTP status and
 /// {"error": {"message", "type", "param", "code"}}.
@@ -18,15 +29,36 @@ struct ApiError : RequestError {
   /// `type` follows from the status: "authentication_error" of 401, "rate_limit_error" of 429,
   /// "server_error" from 500 on, else "invalid_request_error".
   ApiError(int http_status, const std::string& message,
-           std::optional<std::string> field = std::nullopt, std::string error_code = {});
+           std::optional<std::string> field = std::nullopt, std::string error_code = {})
+      : RequestError(message),
+        status(http_status),
+        type(detail::error_type(http_status)),
+        param(std::move(field)),
+        code(std::move(error_code)) {}
 
   /// The answer to an error of a request: itself if it is one, else 400, with the field at fault.
-  [[nodiscard]] static ApiError of(const RequestError& error);
+  [[nodiscard]] static ApiError of(const RequestError& error) {
+    if (const auto* answer = dynamic_cast<const ApiError*>(&error)) return *answer;
+    const auto* field = dynamic_cast<const FieldError*>(&error);
+    return {400, error.what(), field != nullptr ? std::optional(field->field) : std::nullopt};
+  }
 
   /// 404 for a model that is not served.
-  [[nodiscard]] static ApiError model_not_found(std::string_view model);
+  [[nodiscard]] static ApiError model_not_found(std::string_view model) {
+    return {404, concat("The model `", model, "` does not exist."), "model", "model_not_found"};
+  }
 
-  [[nodiscard]] Json to_json() const;
+  [[nodiscard]] Json to_json() const {
+    std::string message;
+    utf8::append_lossy(message, what());
+    Json error;
+    error["message"] = std::move(message);
+    error["type"] = type;
+    error["param"] = param ? Json(*param) : Json();
+    error["code"] = code.empty() ? Json() : Json(code);
+    return Json::object({{"error", std::move(error)}});
+  }
+
   /// The text of `to_json`. It is valid UTF-8 even if the message is not.
   [[nodiscard]] std::string body() const { return to_json().dump(); }
 
@@ -38,49 +70,8 @@ struct ApiError : RequestError {
 
 /// `message` with `name`, the engine's for a field, replaced by `own`, the request's, wherever it
 /// is a word.
-[[nodiscard]] std::string in_own_name(std::string message, std::string_view name,
-                                      std::string_view own);
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <utility>
-
-#include "nanovllm/core/utf8.hpp"
-
-namespace nanovllm::serve {
-
-namespace detail {
-
-[[nodiscard]] NANOVLLM_SERVE_INLINE std::string error_type(int status) {
-  if (status == 401) return "authentication_error";
-  if (status == 429) return "rate_limit_error";
-  return status >= 500 ? "server_error" : "invalid_request_error";
-}
-
-}  // namespace detail
-
-NANOVLLM_SERVE_INLINE ApiError::ApiError(int http_status, const std::string& message,
-                                         std::optional<std::string> field, std::string error_code)
-    : RequestError(message),
-      status(http_status),
-      type(detail::error_type(http_status)),
-      param(std::move(field)),
-      code(std::move(error_code)) {}
-
-NANOVLLM_SERVE_INLINE ApiError ApiError::of(const RequestError& error) {
-  if (const auto* answer = dynamic_cast<const ApiError*>(&error)) return *answer;
-  const auto* field = dynamic_cast<const FieldError*>(&error);
-  return {400, error.what(), field != nullptr ? std::optional(field->field) : std::nullopt};
-}
-
-NANOVLLM_SERVE_INLINE ApiError ApiError::model_not_found(std::string_view model) {
-  return {404, concat("The model `", model, "` does not exist."), "model", "model_not_found"};
-}
-
-NANOVLLM_SERVE_INLINE std::string in_own_name(std::string message, std::string_view name,
-                                              std::string_view own) {
+[[nodiscard]] inline std::string in_own_name(std::string message, std::string_view name,
+                                             std::string_view own) {
   const auto is_letter = [&](std::size_t i) {
     return i < message.size() && (message[i] == '_' || (message[i] >= 'a' && message[i] <= 'z'));
   };
@@ -92,17 +83,4 @@ NANOVLLM_SERVE_INLINE std::string in_own_name(std::string message, std::string_v
   return message;
 }
 
-NANOVLLM_SERVE_INLINE Json ApiError::to_json() const {
-  std::string message;
-  utf8::append_lossy(message, what());
-  Json error;
-  error["message"] = std::move(message);
-  error["type"] = type;
-  error["param"] = param ? Json(*param) : Json();
-  error["code"] = code.empty() ? Json() : Json(code);
-  return Json::object({{"error", std::move(error)}});
-}
-
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

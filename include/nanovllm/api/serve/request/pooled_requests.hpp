@@ -1,6 +1,6 @@
 #pragma once
 /// The bodies of POST /v1/embeddings, and of /score and /rerank. The rules for fields are those of
-/// chat_request.hpp.
+/// text_requests.hpp.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/api/serve/request/shared_fields.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/io/json.hpp"
 
@@ -19,30 +18,24 @@ namespace nanovllm::serve {
 inline constexpr std::size_t kMaxPooledInputs = 2048;
 
 /// A request for the embeddings of one or more texts.
-struct EmbeddingRequest {
-  std::string model{};                      ///< empty where the request names none
+struct EmbeddingRequest : PromptRequest {
   std::vector<Prompt> inputs{};             ///< texts or token ids, none of them empty
   bool base64 = false;                      ///< else the vectors are lists of numbers
   std::optional<std::size_t> dimensions{};  ///< 1 or more
   bool normalize = true;
-  bool add_special_tokens = true;                ///< those that the tokeniser adds to a text
-  std::optional<PromptTruncation> truncation{};  ///< unset: an input that is too long is refused
-  std::string cache_salt{};                      ///< as Prompt has it
-  std::int32_t priority = 0;                     ///< as SamplingParams has it
+  bool add_special_tokens = true;  ///< those that the tokeniser adds to a text
+  std::int32_t priority = 0;       ///< as SamplingParams has it
 
   /// Throws RequestError.
   [[nodiscard]] static EmbeddingRequest parse(const Json& body);
 };
 
 /// A request to score documents. Document i answers query i, or the only one.
-struct ScoreRequest {
-  std::string model{};  ///< empty where the request names none
+struct ScoreRequest : PromptRequest {
   std::vector<std::string> queries{}, documents{};
-  std::string documents_field{};                 ///< the field that has them
-  std::optional<std::string> instruction{};      ///< unset: the service's
-  std::optional<PromptTruncation> truncation{};  ///< unset: what is too long is refused
-  std::string cache_salt{};                      ///< as Prompt has it
-  std::int32_t priority = 0;                     ///< as SamplingParams has it
+  std::string documents_field{};             ///< the field that has them
+  std::optional<std::string> instruction{};  ///< unset: the service's
+  std::int32_t priority = 0;                 ///< as SamplingParams has it
 
   // Of a reranking, whose reply is sorted:
   std::optional<std::size_t> top_n{};               ///< as many of the best; unset: all
@@ -69,17 +62,7 @@ struct ScoreRequest {
   }
 };
 
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <limits>
-
-#include "nanovllm/api/serve/request/request_fields.hpp"
-
-namespace nanovllm::serve {
-
-NANOVLLM_SERVE_INLINE EmbeddingRequest EmbeddingRequest::parse(const Json& json) {
+inline EmbeddingRequest EmbeddingRequest::parse(const Json& json) {
   const RequestFields body(json);
   EmbeddingRequest request;
   request.model = body.string("model").value_or("");
@@ -88,15 +71,12 @@ NANOVLLM_SERVE_INLINE EmbeddingRequest EmbeddingRequest::parse(const Json& json)
   if (format != "float" && format != "base64")
     refuse_field("encoding_format", concat("must be 'float' or 'base64', got '", format, "'"));
   request.base64 = format == "base64";
-  if (const auto dimensions =
-          body.integer("dimensions", 1, std::numeric_limits<std::int32_t>::max()))
+  if (const auto dimensions = body.integer("dimensions", 1, kMaxCount))
     request.dimensions = static_cast<std::size_t>(*dimensions);
   request.normalize = body.flag("normalize", body.flag("use_activation", true));
-  refuse_unserved(body, kUnservedOfPrompts);
   refuse_unserved(body, kUnservedOfEmbeddings);
   request.add_special_tokens = body.flag("add_special_tokens", true);
-  request.truncation = parse_truncation(body);
-  request.cache_salt = parse_cache_salt(body);
+  request.read_prompt_fields(body);
   request.priority = parse_priority(body);
   return request;
 }
@@ -104,9 +84,8 @@ NANOVLLM_SERVE_INLINE EmbeddingRequest EmbeddingRequest::parse(const Json& json)
 namespace detail {
 
 /// A text, or a list of texts; where `has_objects`, also {"text": a text}.
-NANOVLLM_SERVE_INLINE std::vector<std::string> read_texts(const RequestFields& body,
-                                                          const std::string& key,
-                                                          bool has_objects) {
+inline std::vector<std::string> read_texts(const RequestFields& body, const std::string& key,
+                                           bool has_objects) {
   const Json& value = body.required(key);
   if (value.is_string()) return {value.string()};
   if (!value.is_array()) wrong_field(key, "a string or a list of strings", value);
@@ -124,19 +103,17 @@ NANOVLLM_SERVE_INLINE std::vector<std::string> read_texts(const RequestFields& b
   return texts;
 }
 
-NANOVLLM_SERVE_INLINE void read_common_fields(const RequestFields& body, ScoreRequest& request) {
+inline void read_common_fields(const RequestFields& body, ScoreRequest& request) {
   request.model = body.string("model").value_or("");
-  refuse_unserved(body, kUnservedOfPrompts);
   refuse_unserved(body, kUnservedOfScores);
   request.instruction = body.string("instruction");
-  request.truncation = parse_truncation(body);
-  request.cache_salt = parse_cache_salt(body);
+  request.read_prompt_fields(body);
   request.priority = parse_priority(body);
 }
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE ScoreRequest ScoreRequest::parse_score(const Json& json) {
+inline ScoreRequest ScoreRequest::parse_score(const Json& json) {
   const RequestFields body(json);
   ScoreRequest request;
   detail::read_common_fields(body, request);
@@ -153,22 +130,19 @@ NANOVLLM_SERVE_INLINE ScoreRequest ScoreRequest::parse_score(const Json& json) {
   return request;
 }
 
-NANOVLLM_SERVE_INLINE ScoreRequest ScoreRequest::parse_rerank(const Json& json) {
+inline ScoreRequest ScoreRequest::parse_rerank(const Json& json) {
   const RequestFields body(json);
   ScoreRequest request;
   detail::read_common_fields(body, request);
   request.documents_field = "documents";
   request.queries = {string_at(body.required("query"), "query")};
   request.documents = detail::read_texts(body, "documents", true);
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  const auto top_n = body.integer("top_n", 0, kMost);
+  const auto top_n = body.integer("top_n", 0, kMaxCount);
   if (top_n.value_or(0) > 0) request.top_n = static_cast<std::size_t>(*top_n);  // vLLM's 0 is all
   request.return_documents = body.flag("return_documents", true);
-  const auto most = body.integer("max_tokens_per_doc", 0, kMost);
+  const auto most = body.integer("max_tokens_per_doc", 0, kMaxCount);
   if (most.value_or(0) > 0) request.max_tokens_per_doc = static_cast<std::size_t>(*most);
   return request;
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

@@ -2,9 +2,15 @@
 /// Requests for vectors and scores: from a body to an exchange that the engine works on, and the
 /// replies of /v1/embeddings, /score and /rerank, which come whole.
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,11 +18,14 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/api/serve/admission.hpp"
+#include "nanovllm/api/serve/engine_exchange.hpp"
 #include "nanovllm/api/serve/exchange.hpp"
-#include "nanovllm/api/serve/pooling/pooled_requests.hpp"
 #include "nanovllm/api/serve/reply/generation.hpp"
 #include "nanovllm/api/serve/reply/reply_writer.hpp"
-#include "nanovllm/core/separate.hpp"
+#include "nanovllm/api/serve/request/api_error.hpp"
+#include "nanovllm/api/serve/request/pooled_requests.hpp"
+#include "nanovllm/api/serve/request/request_fields.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
@@ -57,6 +66,23 @@ class PooledReply : public ReplyWriter {
   }
 };
 
+namespace detail {
+
+static_assert(std::endian::native == std::endian::little, "vectors in base64 are little-endian");
+
+/// A list of numbers, each with the fewest digits that read as the same float.
+inline std::string numbers_json(std::span<const float> vector) {
+  std::array<char, 32> digits;
+  std::string out = "[";
+  for (const float x : vector) {
+    if (out.back() != '[') out += ',';
+    out.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), x).ptr);
+  }
+  return out + ']';
+}
+
+}  // namespace detail
+
 /// Writes vectors. The engine gives whole hidden states: they are cut and scaled here, on a thread
 /// of the transport.
 class EmbeddingReply final : public PooledReply {
@@ -69,7 +95,24 @@ class EmbeddingReply final : public PooledReply {
         pooler_(normalize, dimensions) {}
 
   /// Throws ApiError: 400 if the model has fewer dimensions, 500 for a vector that is not finite.
-  [[nodiscard]] std::string whole(const OutputUpdate& update, const Usage& usage) override;
+  [[nodiscard]] std::string whole(const OutputUpdate& update, const Usage& usage) override {
+    WholeFrame reply(frame_, "data");
+    for (std::size_t i = 0; i < update.choices.size(); ++i) {
+      const std::vector<float>& hidden = update.choices[i].pooled;
+      if (dimensions_.value_or(0) > hidden.size())
+        throw ApiError(400,
+                       concat("dimensions must be at most ", hidden.size(), ", got ", *dimensions_),
+                       "dimensions");
+      const std::vector<float> vector = pooler_.pool(hidden);
+      if (!std::ranges::all_of(vector, [](float x) { return std::isfinite(x); }))
+        throw ApiError(500, concat("the vector of input ", i, " is not finite"));
+      reply.add(concat(R"({"index": )", i, R"(, "object": "embedding", "embedding": )",
+                       base64_ ? '"' + to_base64(std::as_bytes(std::span(vector))) + '"'
+                               : detail::numbers_json(vector),
+                       '}'));
+    }
+    return reply.end(Json::object({{"usage", usage_json(usage)}}));
+  }
 
  private:
   const ReplyFrame frame_;
@@ -88,10 +131,36 @@ class ScoreReply final : public PooledReply {
         reranker_(std::move(reranker)),
         request_(std::move(request)) {}
 
-  [[nodiscard]] std::string whole(const OutputUpdate& update, const Usage& usage) override;
+  [[nodiscard]] std::string whole(const OutputUpdate& update, const Usage& usage) override {
+    std::vector<float> scores;
+    for (const ChoiceUpdate& choice : update.choices) scores.push_back(reranker_.score_of(choice));
+    if (is_reranking_) return reranking(scores, usage);
+    WholeFrame reply(frame_, "data");
+    for (std::size_t i = 0; i < scores.size(); ++i)
+      reply.add(Json::object({{"index", i}, {"object", "score"}, {"score", scores[i]}}).dump());
+    return reply.end(Json::object({{"usage", usage_json(usage)}}));
+  }
 
  private:
-  [[nodiscard]] std::string reranking(const std::vector<float>& scores, const Usage& usage) const;
+  [[nodiscard]] std::string reranking(const std::vector<float>& scores, const Usage& usage) const {
+    std::vector<std::size_t> order(scores.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order,
+                             [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+    order.resize(std::min(order.size(), request_.top_n.value_or(order.size())));
+    Json results = Json::array();
+    for (const std::size_t i : order) {
+      Json result = Json::object({{"index", i}, {"relevance_score", scores[i]}});
+      if (request_.return_documents)
+        result["document"] = Json::object({{"text", request_.documents[i]}});
+      results.push_back(std::move(result));
+    }
+    return Json::object({{"id", frame_.id},
+                         {"model", frame_.model},
+                         {"usage", usage_json(usage)},
+                         {"results", std::move(results)}})
+        .dump();
+  }
 
   const ReplyFrame frame_;
   const bool is_reranking_;
@@ -99,132 +168,11 @@ class ScoreReply final : public PooledReply {
   const ScoreRequest request_;
 };
 
-// Each parses a body, encodes its texts and submits a request for each of them. Null if that takes
-// longer than `effort` allows. Throws ApiError for a request that cannot be served, and whatever
-// the engine throws.
-
-/// The exchange of a request for embeddings.
-[[nodiscard]] std::shared_ptr<Exchange> start_embedding(AnyEngine& engine, Generation& generation,
-                                                        std::string_view body,
-                                                        const Effort& effort = {});
-
-/// That of a request to score documents, or to sort them by their scores.
-/// @param defaults  what the request does not say.
-[[nodiscard]] std::shared_ptr<Exchange> start_scoring(AnyEngine& engine, Generation& generation,
-                                                      const ScoreOptions& defaults,
-                                                      bool is_reranking, std::string_view body,
-                                                      const Effort& effort = {});
-
-}  // namespace nanovllm::serve
-
-#if NANOVLLM_SERVE_BODIES
-
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <charconv>
-#include <cmath>
-#include <numeric>
-
-#include "nanovllm/api/serve/admission.hpp"
-#include "nanovllm/api/serve/engine_exchange.hpp"
-#include "nanovllm/api/serve/request/api_error.hpp"
-#include "nanovllm/api/serve/request/request_fields.hpp"
-
-namespace nanovllm::serve {
-
-namespace detail {
-
-static_assert(std::endian::native == std::endian::little, "vectors in base64 are little-endian");
-
-/// Appends a list of numbers, each with the fewest digits that read as the same float.
-NANOVLLM_SERVE_INLINE void append_numbers(std::string& out, std::span<const float> vector) {
-  std::array<char, 32> digits;
-  out += '[';
-  for (const float x : vector) {
-    if (out.back() != '[') out += ',';
-    out.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), x).ptr);
-  }
-  out += ']';
-}
-
-/// A reply of object "list" up to its data, each an object as JSON text.
-NANOVLLM_SERVE_INLINE std::string list_reply(const ReplyFrame& frame, std::string_view data,
-                                             const Json& usage) {
-  std::string out = frame.to_json().dump();
-  out.pop_back();  // the closing brace
-  out += ", \"data\": [";
-  out += data;
-  out += "], \"usage\": ";
-  return out + usage.dump() + "}";
-}
-
-}  // namespace detail
-
-NANOVLLM_SERVE_INLINE std::string EmbeddingReply::whole(const OutputUpdate& update,
-                                                        const Usage& usage) {
-  std::string data;
-  for (std::size_t i = 0; i < update.choices.size(); ++i) {
-    const std::vector<float>& hidden = update.choices[i].pooled;
-    if (dimensions_.value_or(0) > hidden.size())
-      throw ApiError(400,
-                     concat("dimensions must be at most ", hidden.size(), ", got ", *dimensions_),
-                     "dimensions");
-    const std::vector<float> vector = pooler_.pool(hidden);
-    if (!std::ranges::all_of(vector, [](float x) { return std::isfinite(x); }))
-      throw ApiError(500, concat("the vector of input ", i, " is not finite"));
-    data += concat(i == 0 ? "" : ", ", R"({"index": )", i, R"(, "object": "embedding", )",
-                   R"("embedding": )");
-    if (base64_) {
-      data += '"' + to_base64(std::as_bytes(std::span(vector))) + '"';
-    } else {
-      detail::append_numbers(data, vector);
-    }
-    data += '}';
-  }
-  return detail::list_reply(frame_, data, usage_json(usage));
-}
-
-NANOVLLM_SERVE_INLINE std::string ScoreReply::whole(const OutputUpdate& update,
-                                                    const Usage& usage) {
-  std::vector<float> scores;
-  for (const ChoiceUpdate& choice : update.choices) scores.push_back(reranker_.score_of(choice));
-  if (is_reranking_) return reranking(scores, usage);
-  std::string data;
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    data += i == 0 ? "" : ", ";
-    data += Json::object({{"index", i}, {"object", "score"}, {"score", scores[i]}}).dump();
-  }
-  return detail::list_reply(frame_, data, usage_json(usage));
-}
-
-NANOVLLM_SERVE_INLINE std::string ScoreReply::reranking(const std::vector<float>& scores,
-                                                        const Usage& usage) const {
-  std::vector<std::size_t> order(scores.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order,
-                           [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
-  order.resize(std::min(order.size(), request_.top_n.value_or(order.size())));
-  Json results = Json::array();
-  for (const std::size_t i : order) {
-    Json result = Json::object({{"index", i}, {"relevance_score", scores[i]}});
-    if (request_.return_documents)
-      result["document"] = Json::object({{"text", request_.documents[i]}});
-    results.push_back(std::move(result));
-  }
-  return Json::object({{"id", frame_.id},
-                       {"model", frame_.model},
-                       {"usage", usage_json(usage)},
-                       {"results", std::move(results)}})
-      .dump();
-}
-
 namespace detail {
 
 /// Throws FieldError if vectors of the model have fewer dimensions, as far as that is known before
 /// one is computed.
-NANOVLLM_SERVE_INLINE void check_dimensions(const AnyEngine& engine,
-                                            std::optional<std::size_t> dimensions) {
+inline void check_dimensions(const AnyEngine& engine, std::optional<std::size_t> dimensions) {
   const auto most = engine.hidden_size();
   if (!dimensions || !most || *dimensions <= static_cast<std::size_t>(*most)) return;
   refuse_field("dimensions", concat("must be at most ", *most, ", got ", *dimensions));
@@ -232,11 +180,15 @@ NANOVLLM_SERVE_INLINE void check_dimensions(const AnyEngine& engine,
 
 }  // namespace detail
 
-NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_embedding(AnyEngine& engine,
-                                                                Generation& generation,
-                                                                std::string_view body,
-                                                                const Effort& effort) {
-  auto request = EmbeddingRequest::parse(parse_request_body(body));
+// Each encodes a request's texts and submits a request for each of them. Null if that takes
+// longer than `effort` allows. Throws ApiError for a request that cannot be served, and whatever
+// the engine throws.
+
+/// The exchange of a request for embeddings.
+[[nodiscard]] inline std::shared_ptr<Exchange> start_embedding(AnyEngine& engine,
+                                                               Generation& generation,
+                                                               EmbeddingRequest request,
+                                                               const Effort& effort) {
   ReplyFrame frame = generation.reply_frame(request.model, "embd-", "list");
   detail::check_dimensions(engine, request.dimensions);
   LoadShare share = generation.admit(static_cast<std::int64_t>(request.inputs.size()));
@@ -260,11 +212,11 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_embedding(AnyEngine& engin
       share);
 }
 
-NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_scoring(
+/// That of a request to score documents, or to sort them by their scores.
+/// @param defaults  what the request does not say.
+[[nodiscard]] inline std::shared_ptr<Exchange> start_scoring(
     AnyEngine& engine, Generation& generation, const ScoreOptions& defaults, bool is_reranking,
-    std::string_view body, const Effort& effort) {
-  const Json json = parse_request_body(body);
-  auto request = is_reranking ? ScoreRequest::parse_rerank(json) : ScoreRequest::parse_score(json);
+    ScoreRequest request, const Effort& effort) {
   if (effort.is_short && request.num_text_bytes() > kShortBytes) return nullptr;
   const char* const kind = is_reranking ? "rerank" : "score";
   ReplyFrame frame =
@@ -302,5 +254,3 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> start_scoring(
 }
 
 }  // namespace nanovllm::serve
-
-#endif  // NANOVLLM_SERVE_BODIES

@@ -12,7 +12,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "nanovllm/api/serve/pooling/pooled_exchange.hpp"
+#include "nanovllm/api/serve/reply/pooled_reply.hpp"
 #include "nanovllm/api/serve/service.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "with/pooling/embedding_oracle.hpp"
