@@ -26,6 +26,7 @@
 #include "nanovllm/engine/engine_inside.hpp"
 #include "nanovllm/engine/extras.hpp"
 #include "nanovllm/engine/kv_identity.hpp"
+#include "nanovllm/engine/policy_checks.hpp"
 #include "nanovllm/engine/request/batch_generate.hpp"
 #include "nanovllm/engine/request/event_queue.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
