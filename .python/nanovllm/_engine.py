@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
+import queue
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_size_t, c_uint64, c_void_p, string_at
 from typing import Any, Protocol
@@ -139,6 +141,28 @@ class Streamed:
         self._pieces.put(None)
 
 
+def _aside(function: Callable[[], object]) -> None:
+    """Calls a function that may call callbacks, on a thread that Ctrl-C does not reach: within a
+    callback it would end the wrong request. If Ctrl-C ends the wait, the thread goes on."""
+    results: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            results.put(error)
+        else:
+            results.put(None)
+
+    try:
+        threading.Thread(target=run, name="nanovllm-call", daemon=True).start()
+    except RuntimeError:  # the interpreter is ending, and starts no thread
+        run()
+    error = results.get()
+    if error is not None:
+        raise error
+
+
 class Engine:
     """An engine. Any thread may call anything of it."""
 
@@ -146,6 +170,7 @@ class Engine:
         handle = c_void_p()
         LIBRARY.call("engine_create", byref(config), byref(handle))
         self._handle = handle
+        self._process = os.getpid()
         self._is_closing = False
         self._num_calls = 0
         self._is_idle = threading.Condition()
@@ -163,6 +188,8 @@ class Engine:
     @contextmanager
     def _using(self) -> Iterator[c_void_p]:
         """The handle, which is valid as long as this lasts."""
+        if os.getpid() != self._process:
+            raise BusyError("the engine belongs to another process")
         with self._is_idle:
             if self._is_closing:
                 raise BusyError("the engine is closed")
@@ -177,6 +204,8 @@ class Engine:
     def close(self) -> None:
         """Ends the remaining requests with "abort", and frees the memory. Waits for calls of other
         threads."""
+        if os.getpid() != self._process:
+            return
         if threading.current_thread() is self._runner:  # a collection of garbage in a callback
             threading.Thread(target=self.close, daemon=True).start()
             return
@@ -190,6 +219,9 @@ class Engine:
             self._is_idle.wait_for(lambda: self._num_calls == 0)
         LIBRARY.call("stop", self._handle)
         self._runner.join()
+        _aside(self._destroy)
+
+    def _destroy(self) -> None:
         LIBRARY.call("engine_destroy", self._handle)
         self._closed.set()
 
@@ -221,6 +253,10 @@ class Engine:
         """A function of the library whose first argument is the engine."""
         with self._using() as handle:
             return LIBRARY.call(name, handle, *arguments)
+
+    def call_aside(self, name: str, *arguments: Any) -> None:
+        """The same for a function that serves requests."""
+        _aside(lambda: self.call(name, *arguments))
 
     def stats(self) -> CStats:
         stats = CStats()

@@ -383,8 +383,8 @@ class LLM:
         vectors = numpy.zeros((len(given), width), dtype=numpy.float32)
         inputs = (ctypes.POINTER(CRequest) * len(given))(*map(pointer, requests))
         size = c_size_t()
-        self._engine.call("embed", inputs, len(given), byref(options), vectors.ctypes.data,
-                          vectors.size, byref(size))
+        self._engine.call_aside("embed", inputs, len(given), byref(options),
+                                vectors.ctypes.data_as(ctypes.c_void_p), vectors.size, byref(size))
         return vectors.reshape(-1)[:len(given) * size.value].reshape(len(given), size.value)
 
     def score(self, query: str, documents: str | Sequence[str], *,
@@ -410,8 +410,8 @@ class LLM:
             options.yes, options.no = (_number("answers", answer, 0) for answer in answers)
         scores = numpy.zeros(len(texts), dtype=numpy.float32)
         encoded = (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
-        self._engine.call("score", query.encode(), encoded, len(texts), byref(options),
-                          scores.ctypes.data)
+        self._engine.call_aside("score", query.encode(), encoded, len(texts), byref(options),
+                                scores.ctypes.data_as(ctypes.c_void_p))
         return scores
 
     # ---- What it is, and how it does ----

@@ -84,6 +84,8 @@ class GenerateTest(FairytaleTest):
 
     def test_logprobs(self):
         plain, = self.llm.generate(PROMPTS[0], greedy())
+        own, = self.llm.generate(PROMPTS[0], greedy(logprobs=0))
+        self.assertEqual([len(position) for position in own.outputs[0].logprobs], [1] * 24)
         output, = self.llm.generate(PROMPTS[0], greedy(logprobs=3))
         completion = output.outputs[0]
         self.assertEqual((completion.text, completion.token_ids), (plain["text"], plain["token_ids"]))

@@ -12,6 +12,7 @@ import weakref
 from pathlib import Path
 
 from fairytale import PROMPTS, FairytaleTest, endless, greedy, make
+from nanovllm import BusyError
 
 
 class ThreadsTest(FairytaleTest):
@@ -96,6 +97,35 @@ class InterruptTest(FairytaleTest):
         gc.collect()  # the stream of the traceback
         self.llm.generate(PROMPTS[0], greedy())
         self.assertEqual(self.llm.stats().num_running, 0)
+
+
+    def test_embed(self):
+        try:
+            import numpy  # noqa: F401
+        except ImportError:
+            self.skipTest("numpy is not installed")
+        # What other threads wait for is not disturbed, though an embedding serves them, too.
+        reasons = []
+        others = [threading.Thread(target=lambda: reasons.append(
+            self.llm.generate(PROMPTS[0], endless(200))[0].outputs[0].finish_reason))
+            for _ in range(4)]
+        for other in others:
+            other.start()
+        self.interrupt(lambda: [self.llm.embed([text] * 8) for text in "abcdefgh" * 200])
+        for other in others:
+            other.join()
+        self.assertEqual(reasons, ["length"] * 4)
+
+    def test_other_processes(self):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.llm.stats()
+            except BusyError:
+                self.llm.close()
+                os._exit(0)
+            os._exit(1)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
 
 
 class ProcessTest(unittest.TestCase):
