@@ -3,6 +3,7 @@
 It needs no package of Python. Environment variables:
 
     NANOVLLM_CUDA=1         the library for GPUs too, if there is nvcc
+    CUDAARCHS               architectures of GPUs; otherwise 90a, that of Hopper
     NANOVLLM_SHAPES         the shapes whose engines are compiled, separated by ';'
     NANOVLLM_BUILD_DIR      the build folder, kept; otherwise a temporary one
     NANOVLLM_LIBRARY_FILE   a library that was built before; nothing is compiled
@@ -98,6 +99,8 @@ def compile_library(folder: Path) -> list[Path]:
         targets.append("nanovllm_c_cuda")
         policies.append("CudaFullPolicy")
         arguments.append(f"-DCMAKE_CUDA_COMPILER={nvcc}")
+        if "CUDAARCHS" not in os.environ:
+            arguments.append("-DCMAKE_CUDA_ARCHITECTURES=90a")
     arguments.append(f"-DNANOVLLM_POLICIES={';'.join(policies)}")
     if shapes := os.environ.get("NANOVLLM_SHAPES"):
         arguments.append(f"-DNANOVLLM_SHAPES={shapes}")
