@@ -39,11 +39,8 @@ extern "C" {
 /// shared library's name: libnanovllm_c.so.0.
 #define NVLLM_ABI_VERSION 0
 
-/// NVLLM_ABI_VERSION of the library.
-NVLLM_API int32_t nvllm_abi_version(void);
-
-/// The library's version, such as "0.2.0".
-NVLLM_API const char* nvllm_version(void);
+NVLLM_API int32_t nvllm_abi_version(void);  ///< NVLLM_ABI_VERSION of the library
+NVLLM_API const char* nvllm_version(void);  ///< the library's version, such as "0.2.0"
 
 /// What a function returns: one of these, or from some functions 1.
 typedef int32_t nvllm_status;
@@ -197,6 +194,8 @@ typedef struct nvllm_request {
   /// The prompt shares cached prefixes only with prompts that have the same salt, 1 to 512 bytes.
   /// NULL: it shares them with all that have none.
   const char* cache_salt;
+  int32_t whole;  ///< 0 or 1: events of whole samples; not with has_logprobs
+  int32_t reserved_2;
 } nvllm_request;
 
 #define NVLLM_FINISH_NONE 0    ///< it has not ended
@@ -212,7 +211,7 @@ typedef struct nvllm_token_logprob {
 } nvllm_token_logprob;
 
 /// What a callback receives: an event for each token, and one for the end. The texts of all events
-/// of a sample, joined, are its text.
+/// of a sample, joined, are its text. With `whole` there is one a sample, when all have ended.
 typedef struct nvllm_event {
   size_t struct_size;
   uint64_t id;
@@ -232,6 +231,8 @@ typedef struct nvllm_event {
   int32_t num_prompt_tokens;       ///< on the last event; else 0
   int32_t num_cached_tokens;       ///< of these, found in the prefix cache; on the last event
   int32_t reserved;
+  const int32_t* token_ids;  ///< of a request with `whole`: all tokens of the sample; else NULL
+  size_t num_token_ids;
 } nvllm_event;
 
 /// Called by a thread that is in `nvllm_step`, `nvllm_run` or `nvllm_engine_destroy` on the engine,

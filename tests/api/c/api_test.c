@@ -51,13 +51,17 @@ static void check_layout(void) {
   CHECK_FIELD(nvllm_request, enable_thinking, 56);
   CHECK_FIELD(nvllm_request, sampling, 64);
   CHECK_FIELD(nvllm_request, cache_salt, 72);
-  CHECK(sizeof(nvllm_request) >= 80);
+  CHECK_FIELD(nvllm_request, whole, 80);
+  CHECK_FIELD(nvllm_request, reserved_2, 84);
+  CHECK(sizeof(nvllm_request) >= 88);
   CHECK_FIELD(nvllm_event, id, 8);
   CHECK_FIELD(nvllm_event, token, 32);
   CHECK_FIELD(nvllm_event, top, 48);
   CHECK_FIELD(nvllm_event, error, 72);
   CHECK_FIELD(nvllm_event, reserved, 92);
-  CHECK(sizeof(nvllm_event) >= 96);
+  CHECK_FIELD(nvllm_event, token_ids, 96);
+  CHECK_FIELD(nvllm_event, num_token_ids, 104);
+  CHECK(sizeof(nvllm_event) >= 112);
   CHECK_FIELD(nvllm_stats, num_free_kv_blocks, 96);
   CHECK_FIELD(nvllm_stats, end_to_end_seconds, 200);
   CHECK(sizeof(nvllm_stats) >= 224);
@@ -259,6 +263,78 @@ static void check_generation(nvllm_engine* engine) {
   seeded.has_seed = 1;
   request.sampling = &seeded;
   CHECK(strcmp(generate(engine, &request).text, generate(engine, &request).text) == 0);
+}
+
+// What a callback has heard of the samples of a request with `whole`.
+typedef struct {
+  char texts[4][2048];
+  size_t num_tokens[4];
+  int num_events, num_last, num_generated, num_prompt;
+  int finish_reasons[4];
+} HeardWhole;
+
+static int32_t hear_whole(void* user, const nvllm_event* event) {
+  HeardWhole* heard = user;
+  CHECK(event->sample == heard->num_events && heard->num_events < 4);
+  CHECK(heard->num_last == 0 && !event->has_token && !event->has_logprob);
+  CHECK(strlen(event->text) == event->text_size && event->text_size < sizeof heard->texts[0]);
+  memcpy(heard->texts[event->sample], event->text, event->text_size + 1);
+  CHECK(event->finish_reason != NVLLM_FINISH_NONE && event->error == NULL);
+  CHECK(event->token_ids != NULL || event->num_token_ids == 0);
+  heard->num_tokens[event->sample] = event->num_token_ids;
+  heard->finish_reasons[event->sample] = event->finish_reason;
+  heard->num_generated = event->num_generated_tokens;
+  heard->num_prompt = event->num_prompt_tokens;
+  heard->num_last += event->is_last;
+  ++heard->num_events;
+  return 1;  // too late to abort anything
+}
+
+// One event for each sample has what the events of tokens have together.
+static void check_whole(nvllm_engine* engine) {
+  nvllm_sampling_params params = {.struct_size = sizeof params, .has_seed = 1, .seed = 3};
+  params.max_tokens = 20;
+  nvllm_request request = request_of(&params);
+  const Heard pieces = generate(engine, &request);
+  params.n = 3;
+  request.whole = 1;
+  HeardWhole whole = {0};
+  CHECK(nvllm_submit(engine, &request, hear_whole, &whole, NULL) == NVLLM_OK);
+  serve(engine);
+  CHECK(whole.num_events == 3 && whole.num_last == 1);
+  CHECK(strcmp(whole.texts[0], pieces.text) == 0 && pieces.size > 0);
+  CHECK((int)whole.num_tokens[0] == pieces.num_tokens);
+  CHECK(whole.finish_reasons[0] == pieces.finish_reason && whole.num_prompt == pieces.num_prompt);
+  CHECK(whole.num_generated ==
+        (int)(whole.num_tokens[0] + whole.num_tokens[1] + whole.num_tokens[2]));
+  CHECK(strcmp(whole.texts[1], whole.texts[2]) != 0);
+
+  // Taken back, it ends with the tokens that it had.
+  HeardWhole aborted = {0};
+  uint64_t id = 0;
+  params = greedy(200);
+  params.ignore_eos = 1;
+  CHECK(nvllm_submit(engine, &request, hear_whole, &aborted, &id) == NVLLM_OK);
+  for (int i = 0; i < 6; ++i) CHECK(nvllm_step(engine) == 1);
+  CHECK(nvllm_abort(engine, id) == 1);
+  serve(engine);
+  CHECK(aborted.num_events == 1 && aborted.num_last == 1);
+  CHECK(aborted.finish_reasons[0] == NVLLM_FINISH_ABORT);
+  CHECK(aborted.num_tokens[0] > 0 && aborted.num_tokens[0] < 200 && aborted.texts[0][0] != 0);
+
+  const nvllm_status invalid = NVLLM_ERROR_INVALID;
+  params.has_logprobs = 1;
+  CHECK_FAILS(invalid, "whole and has_logprobs",
+              nvllm_submit(engine, &request, hear_whole, &whole, NULL));
+  params.has_logprobs = 0;
+  request.whole = 2;
+  CHECK_FAILS(invalid, "whole must be 0 or 1",
+              nvllm_submit(engine, &request, hear_whole, &whole, NULL));
+  request.whole = 1;
+  request.reserved_2 = 1;
+  CHECK_FAILS(NVLLM_ERROR_UNSUPPORTED, "reserved_2",
+              nvllm_submit(engine, &request, hear_whole, &whole, NULL));
+  CHECK(whole.num_events == 3);
 }
 
 static double dot(const float* a, const float* b, size_t size) {
@@ -630,6 +706,7 @@ int main(int argc, char** argv) {
   check_versions();
   nvllm_engine* engine = create(argv[1]);
   check_generation(engine);
+  check_whole(engine);
   check_pooling(engine);
   check_pooling_misuse(engine);
   check_aborts(engine);

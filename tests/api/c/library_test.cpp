@@ -387,6 +387,48 @@ TEST_CASE("events of C") {
   CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
 }
 
+TEST_CASE("events of C for whole samples") {
+  Scripted scripted;
+  nvllm_engine* engine = create();
+  struct Heard {
+    std::vector<std::string> texts, errors;
+    std::vector<std::vector<TokenId>> tokens;
+    std::vector<int> reasons, are_last, generated;
+  } heard;
+  const auto hear = [](void* user, const nvllm_event* event) -> std::int32_t {
+    auto& to = *static_cast<Heard*>(user);
+    to.texts.emplace_back(event->text, event->text_size);
+    to.errors.emplace_back(event->error == nullptr ? "" : event->error);
+    to.tokens.emplace_back(event->token_ids, event->token_ids + event->num_token_ids);
+    to.reasons.push_back(event->finish_reason);
+    to.are_last.push_back(event->is_last);
+    to.generated.push_back(event->num_generated_tokens);
+    return 1;
+  };
+  nvllm_request request = text_request();
+  request.whole = 1;
+  REQUIRE(nvllm_submit(engine, &request, hear, &heard, nullptr) == NVLLM_OK);
+  const TokenId token = 7;
+  scripted.callbacks[0]({.id = 1, .token = &token, .text = "x"});
+  CHECK(heard.texts.empty());
+  Output output = ScriptedEngine::output_of(FinishReason::error);
+  output.text = std::string("a\0b", 3);
+  output.token_ids = {7, 8};
+  output.alternatives.push_back(
+      {.text = "c", .token_ids = {9}, .finish_reason = FinishReason::error});
+  scripted.callbacks[0](
+      {.id = 1, .finish_reason = FinishReason::error, .text = {}, .output = &output});
+  CHECK(heard.texts == std::vector<std::string>{std::string("a\0b", 3), "c"});
+  CHECK(heard.errors == std::vector<std::string>(2, "it broke"));
+  CHECK(heard.tokens == std::vector<std::vector<TokenId>>{{7, 8}, {9}});
+  CHECK(heard.reasons == std::vector<int>(2, NVLLM_FINISH_ERROR));
+  CHECK(heard.are_last == std::vector<int>{0, 1});
+  CHECK(heard.generated == std::vector<int>(2, 3));
+  CHECK(scripted.aborted.empty());
+  scripted.callbacks[0] = {};
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+}
+
 TEST_CASE("health of C is cut to its room") {
   Scripted scripted;
   nvllm_engine* engine = create();

@@ -255,6 +255,7 @@ namespace detail {
 /// The prompt of a request, after `read_struct`.
 [[nodiscard]] inline Prompt read_prompt(const nvllm_request& c) {
   check_reserved(c.reserved, "nvllm_request");
+  check_reserved(c.reserved_2, "nvllm_request", "reserved_2");
   Prompt prompt = detail::read_unsalted_prompt(c);
   if (c.cache_salt == nullptr) return prompt;
   prompt.cache_salt = c.cache_salt;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -104,11 +105,16 @@ inline void destroy(nvllm_engine* handle) {
 /// A TokenCallback that calls a function of C.
 class Listener {
  public:
-  /// @param handle  the engine that calls it.
-  Listener(nvllm_engine& handle, nvllm_callback callback, void* user)
-      : handle_(&handle), callback_(callback), user_(user) {}
+  /// @param handle    the engine that calls it.
+  /// @param is_whole  it tells of whole samples, and of no tokens.
+  Listener(nvllm_engine& handle, bool is_whole, nvllm_callback callback, void* user)
+      : handle_(&handle), is_whole_(is_whole), callback_(callback), user_(user) {}
 
   void operator()(const TokenEvent& event) {
+    if (is_whole_) {
+      if (event.output != nullptr) tell_whole(event);
+      return;
+    }
     if (event.token != nullptr) ++num_generated_;
     const bool is_last = event.output != nullptr;
     if (has_aborted_ && !is_last) return;
@@ -121,6 +127,30 @@ class Listener {
   }
 
  private:
+  /// The events of a request with `whole`, from its last event.
+  void tell_whole(const TokenEvent& event) {
+    const Output& output = *event.output;
+    const std::size_t num_samples = output.alternatives.size() + 1;
+    num_generated_ = static_cast<std::int32_t>(output.token_ids.size());
+    for (const Completion& other : output.alternatives)
+      num_generated_ += static_cast<std::int32_t>(other.token_ids.size());
+    for (std::size_t i = 0; i < num_samples; ++i) {
+      const Completion& sample = i == 0 ? output : output.alternatives[i - 1];
+      const bool is_last = i + 1 == num_samples;
+      nvllm_event out = make({.id = event.id,
+                              .sample = static_cast<std::int32_t>(i),
+                              .finish_reason = sample.finish_reason,
+                              .text = sample.text,
+                              .output = is_last ? &output : nullptr});
+      if (sample.finish_reason == FinishReason::error) out.error = output.error.c_str();
+      out.text = sample.text.c_str();
+      out.text_size = sample.text.size();
+      out.token_ids = sample.token_ids.data();
+      out.num_token_ids = sample.token_ids.size();
+      callback_(user_, &out);
+    }
+  }
+
   /// Its pointers point into this object and into `event`.
   [[nodiscard]] nvllm_event make(const TokenEvent& event) {
     nvllm_event out{};
@@ -151,6 +181,7 @@ class Listener {
   }
 
   nvllm_engine* handle_;
+  bool is_whole_;
   nvllm_callback callback_;
   void* user_;
   bool has_aborted_ = false;

@@ -1,0 +1,347 @@
+"""The package on examples/models/fairytale: texts, streams, conversations, errors.
+
+NANOVLLM_TELL is the program of tell.cpp.
+"""
+
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import nanovllm
+from fairytale import MODEL, PROMPTS, FairytaleTest, endless, greedy, make
+from nanovllm import RequestError, SamplingParams
+
+TOLD = dict(temperature=0.8, top_k=40, top_p=0.95)
+
+
+def tell(seed, max_tokens, prompts):
+    """Tokens and text of each prompt by C++."""
+    shown = subprocess.run([os.environ["NANOVLLM_TELL"], str(MODEL), str(seed), str(max_tokens),
+                            *prompts], check=True, capture_output=True).stdout.decode()
+    found = [one.split("\n", 1) for one in shown.split("\0")[:-1]]
+    return [([int(token) for token in ids.split()], text) for ids, text in found]
+
+
+class GenerateTest(FairytaleTest):
+    def test_same_as_cpp(self):
+        for seed in (0, 7, 2**64 - 1):
+            params = SamplingParams(seed=seed, max_tokens=40, **TOLD)
+            outputs = self.llm.generate(PROMPTS, params)
+            self.assertEqual([(one["token_ids"], one["text"]) for one in outputs],
+                             tell(seed, 40, PROMPTS))
+        self.assertNotEqual(tell(0, 40, PROMPTS), tell(7, 40, PROMPTS))
+
+    def test_batch_is_alone(self):
+        params = [SamplingParams(seed=i, max_tokens=10 + i, **TOLD) for i in range(8)]
+        prompts = [PROMPTS[i % 3] for i in range(8)]
+        together = self.llm.generate(prompts, params, use_tqdm=False)
+        for prompt, one, output in zip(prompts, params, together):
+            alone = self.llm.generate(prompt, one)
+            self.assertEqual(len(alone), 1)
+            self.assertEqual(alone[0].outputs, output.outputs)
+            self.assertEqual(output.prompt, prompt)
+
+    def test_both_forms_of_an_output(self):
+        output, = self.llm.generate(PROMPTS[0], greedy())
+        completion = output.outputs[0]
+        self.assertEqual(output["text"], completion.text)
+        self.assertEqual(output["token_ids"], completion.token_ids)
+        self.assertEqual(dict(output), {"text": completion.text,
+                                        "token_ids": completion.token_ids})
+        with self.assertRaises(KeyError):
+            output["words"]
+        self.assertEqual(completion.finish_reason, "length")
+        self.assertTrue(output.finished and completion.finished())
+        self.assertIsNone(completion.logprobs)
+        self.assertEqual(output.num_prompt_tokens, len(output.prompt_token_ids))
+        self.assertIn(completion.text, repr(output))
+
+    def test_forms_of_prompts(self):
+        ids = self.llm.get_tokenizer().encode(PROMPTS[0])
+        expected = self.llm.generate(PROMPTS[0], greedy())[0].outputs
+        for prompt in (ids, tuple(ids), [ids], {"prompt": PROMPTS[0]}, {"prompt_token_ids": ids},
+                       [{"prompt_token_ids": ids}], {"prompt": PROMPTS[0], "cache_salt": "a"}):
+            output, = self.llm.generate(prompt, greedy())
+            self.assertEqual(output.outputs, expected)
+            self.assertEqual(output.prompt_token_ids, ids)
+        self.assertEqual(self.llm.generate([], greedy()), [])
+        try:
+            import numpy
+        except ImportError:
+            return
+        self.assertEqual(self.llm.generate(numpy.array(ids), greedy())[0].outputs, expected)
+
+    def test_samples(self):
+        params = SamplingParams(n=3, seed=5, max_tokens=12, **TOLD)
+        output, = self.llm.generate(PROMPTS[0], params)
+        self.assertEqual([one.index for one in output.outputs], [0, 1, 2])
+        self.assertEqual(len({one.text for one in output.outputs}), 3)
+        params.n = 1
+        self.assertEqual(self.llm.generate(PROMPTS[0], params)[0].outputs, output.outputs[:1])
+
+    def test_logprobs(self):
+        plain, = self.llm.generate(PROMPTS[0], greedy())
+        own, = self.llm.generate(PROMPTS[0], greedy(logprobs=0))
+        self.assertEqual([len(position) for position in own.outputs[0].logprobs], [1] * 24)
+        output, = self.llm.generate(PROMPTS[0], greedy(logprobs=3))
+        completion = output.outputs[0]
+        self.assertEqual((completion.text, completion.token_ids), (plain["text"], plain["token_ids"]))
+        self.assertEqual(len(completion.logprobs), len(completion.token_ids))
+        for token, position in zip(completion.token_ids, completion.logprobs):
+            self.assertEqual(len(position), 3)
+            self.assertEqual(position[token].rank, 1)  # greedy
+            self.assertLess(sum(math.exp(one.logprob) for one in position.values()), 1.0001)
+        self.assertEqual("".join(position[token].decoded_token for token, position in
+                                 zip(completion.token_ids, completion.logprobs)), completion.text)
+        self.assertAlmostEqual(completion.cumulative_logprob,
+                               sum(position[token].logprob for token, position in
+                                   zip(completion.token_ids, completion.logprobs)), 4)
+
+    def test_what_ends_a_text(self):
+        whole = self.llm.generate(PROMPTS[0], greedy(60))[0]["text"]
+        word = whole.split()[3]
+        output, = self.llm.generate(PROMPTS[0], greedy(60, stop=word))
+        self.assertEqual(output["text"], whole[:whole.index(word)])
+        self.assertEqual(output.outputs[0].finish_reason, "stop")
+        output, = self.llm.generate(PROMPTS[0],
+                                    greedy(60, stop=["\0x", word][1:],
+                                           include_stop_str_in_output=True))
+        self.assertTrue(output["text"].endswith(word))
+        token = self.llm.generate(PROMPTS[0], greedy(2))[0]["token_ids"][1]
+        output, = self.llm.generate(PROMPTS[0], greedy(60, stop_token_ids=[token]))
+        self.assertEqual(output["token_ids"][-1], token)
+        self.assertEqual(output.outputs[0].finish_reason, "stop")
+
+    def test_edits_of_logits(self):
+        first = self.llm.generate(PROMPTS[0], greedy(1))[0]["token_ids"][0]
+        for fields in (dict(logit_bias={first: -100.0}),
+                       dict(bad_words=[self.llm.get_tokenizer().decode(first).strip()])):
+            self.assertNotEqual(self.llm.generate(PROMPTS[0], greedy(1, **fields))[0]["token_ids"],
+                                [first])
+        only = self.llm.generate(PROMPTS[0], endless(3, allowed_token_ids=[first]))[0]
+        self.assertEqual(only["token_ids"], [first] * 3)
+
+    def test_max_tokens_of_the_context(self):
+        with make(max_model_len=64) as llm:
+            output, = llm.generate(PROMPTS[0], endless(None))
+            self.assertEqual(len(output["token_ids"]) + output.num_prompt_tokens,
+                             llm.max_model_len)
+
+    def test_progress(self):
+        bars = []
+
+        class Bar:
+            def __init__(self, total, desc):
+                self.total, self.done, self.is_closed = total, 0, False
+                bars.append(self)
+
+            def update(self):
+                self.done += 1
+
+            def close(self):
+                self.is_closed = True
+
+        self.llm.generate(PROMPTS, greedy(), use_tqdm=Bar)
+        self.assertEqual([(bar.total, bar.done, bar.is_closed) for bar in bars], [(3, 3, True)])
+
+
+class StreamTest(FairytaleTest):
+    def test_streaming_is_whole(self):
+        params = SamplingParams(seed=3, max_tokens=40, n=2, **TOLD)
+        whole = self.llm.generate(PROMPTS[0], params)[0].outputs
+        pieces = list(self.llm.stream(PROMPTS[0], params))
+        for sample in whole:
+            own = [piece for piece in pieces if piece.index == sample.index]
+            self.assertEqual("".join(map(str, own)), sample.text)
+            self.assertEqual([token for piece in own for token in piece.token_ids],
+                             sample.token_ids)
+            self.assertEqual([piece.finish_reason for piece in own if piece.finish_reason],
+                             [sample.finish_reason])
+        self.assertGreater(len(pieces), 20)
+
+    def test_logprobs(self):
+        for piece in self.llm.stream(PROMPTS[0], greedy(4, logprobs=1)):
+            for token, position in zip(piece.token_ids, piece.logprobs or []):
+                self.assertEqual(position[token].decoded_token,
+                                 self.llm.get_tokenizer().decode(token))
+
+    def test_aborts(self):
+        with self.llm.stream(PROMPTS[0], endless()) as stream:
+            next(stream)
+            self.assertTrue(self.llm.abort(stream.request_id))
+            *_, last = stream
+        self.assertEqual(last.finish_reason, "abort")
+        self.assertFalse(stream.abort())
+        with self.llm.stream(PROMPTS[0], endless()) as stream:
+            next(stream)
+        *_, last = stream
+        self.assertEqual(last.finish_reason, "abort")
+        for _ in self.llm.stream(PROMPTS[0], endless()):
+            break  # which drops it
+        self.llm.generate(PROMPTS[0], greedy(2))
+        self.assertEqual(self.llm.stats().num_running, 0)
+
+
+class ChatTest(FairytaleTest):
+    MESSAGES = [{"role": "user", "content": "Tell me of a fox."}]
+
+    def test_chat(self):
+        output, = self.llm.chat(self.MESSAGES, greedy())
+        ids = self.llm.get_tokenizer().apply_chat_template(self.MESSAGES)
+        self.assertEqual(output.prompt_token_ids, ids)
+        self.assertEqual(self.llm.generate(ids, greedy())[0].outputs, output.outputs)
+        two = self.llm.chat([self.MESSAGES, self.MESSAGES], greedy())
+        self.assertEqual([one.outputs for one in two], [output.outputs] * 2)
+        streamed = self.llm.stream_chat(self.MESSAGES, greedy())
+        self.assertEqual("".join(map(str, streamed)), output["text"])
+        template = self.llm.get_tokenizer().apply_chat_template
+        self.assertIn("Tell me of a fox.", template(self.MESSAGES, tokenize=False))
+
+    def test_options_of_the_template(self):
+        tools = [{"type": "function", "function": {"name": "hunt"}}]
+        for options in (dict(chat_template_kwargs={"enable_thinking": False}),
+                        dict(tools=tools)):
+            self.assertTrue(self.llm.chat(self.MESSAGES, greedy(2), **options)[0]["token_ids"])
+        with self.assertRaisesRegex(ValueError, "enable_thinking"):
+            self.llm.chat(self.MESSAGES, greedy(2), chat_template_kwargs={"thinking": False})
+        with self.assertRaises(RequestError):
+            self.llm.chat([{"content": "no role"}], greedy(2))
+
+    def test_sessions_of_texts(self):
+        with self.llm.session() as session:
+            first = session.generate(PROMPTS[0], greedy(40))
+            past = first.prompt_token_ids + first["token_ids"]
+            self.assertEqual(session.tokens, past)
+            other = session.fork()
+            second = session.generate(" Then the wolf", greedy(20))
+            tokens = past + self.llm.get_tokenizer().encode(" Then the wolf")
+            self.assertEqual(second.prompt_token_ids, tokens)
+            self.assertGreaterEqual(second.num_cached_tokens, len(past) // 16 * 16 - 16)
+            self.assertEqual(other.tokens, past)
+            self.assertEqual(other.generate(" Then the wolf", greedy(20)).outputs, second.outputs)
+        with self.assertRaisesRegex(ValueError, "closed"):
+            session.generate("x")
+
+    def test_what_a_turn_keeps(self):
+        with self.llm.session() as session:
+            whole = self.llm.generate(PROMPTS[0], greedy(40))[0]["text"]
+            word = whole.split()[5]
+            output = session.generate(PROMPTS[0], greedy(40, stop=word))
+            decode = self.llm.get_tokenizer().decode
+            self.assertEqual(decode(session.tokens).rstrip(),
+                             (PROMPTS[0] + output["text"]).rstrip())
+        with self.llm.session() as session:
+            token = self.llm.generate(PROMPTS[0], greedy(5))[0]["token_ids"][4]
+            output = session.generate(PROMPTS[0], greedy(40, stop_token_ids=[token]))
+            self.assertEqual(session.tokens, output.prompt_token_ids + output["token_ids"][:-1])
+
+    def test_sessions_of_messages(self):
+        with self.llm.session([{"role": "system", "content": "You tell tales."}]) as session:
+            answer = session.chat("Who are you?", greedy())
+            self.assertEqual([one["role"] for one in session.messages],
+                             ["system", "user", "assistant"])
+            self.assertEqual(session.messages[-1]["content"], answer["text"])
+            session.chat({"role": "user", "content": "And then?"}, greedy())
+            self.assertEqual(len(session.messages), 5)
+            with self.assertRaisesRegex(ValueError, "messages"):
+                session.generate("x")
+
+
+class ErrorsTest(FairytaleTest):
+    def test_engines_that_cannot_be(self):
+        with self.assertRaisesRegex(nanovllm.LoadError, "/nowhere"):
+            make("/nowhere")
+        with self.assertRaisesRegex(nanovllm.InvalidError, "tpu"):
+            make(device="tpu")
+        with self.assertRaisesRegex(nanovllm.InvalidError, "dtype"):
+            make(dtype="float16")
+        with self.assertRaisesRegex(nanovllm.ConfigError, "max_model_len"):
+            make(max_model_len=10**9)
+        with self.assertRaisesRegex(TypeError, "did you mean 'max_model_len'"):
+            make(max_model_length=5)
+        for settings in (dict(max_num_seqs=0), dict(seed=-1), dict(seed=2**64)):
+            with self.assertRaises(ValueError):
+                make(**settings)
+        with self.assertRaises(TypeError):
+            make(max_num_seqs="many")
+
+    def test_settings_of_others_are_accepted(self):
+        make(enforce_eager=True, gpu_memory_utilization=0.9, trust_remote_code=True,
+             tensor_parallel_size=1, num_kvcache_blocks=-1, dtype="auto", seed=None).close()
+
+    def test_warnings(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for path in MODEL.iterdir():
+                if path.is_file() and path.name != "config.json":
+                    os.symlink(path.resolve(), os.path.join(folder, path.name))
+            config = (MODEL / "config.json").read_text()
+            with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+                file.write(config.replace('"dtype": "bfloat16"',
+                                          '"dtype": "bfloat16", "torch_dtype": "float32"'))
+            heard = []
+            make(folder, on_warning=heard.append).close()
+        self.assertEqual(len(heard), 1)
+        self.assertIn("torch_dtype", heard[0])
+
+    def test_requests_that_cannot_be_served(self):
+        before = self.llm.stats().num_finished
+        with self.assertRaisesRegex(RequestError, "temperature"):
+            self.llm.generate([PROMPTS[0], PROMPTS[1]],
+                              [endless(), SamplingParams(temperature=-1)])
+        self.assertEqual(self.llm.stats().num_running, 0)
+        self.assertGreater(self.llm.stats().num_finished, before)
+        with self.assertRaisesRegex(RequestError, "at most"):
+            self.llm.generate("x" * 100000)
+        with self.assertRaisesRegex(RequestError, "no tokens"):
+            self.llm.generate("")
+        with self.assertRaisesRegex(RequestError, "no tokens"):
+            self.llm.generate({"prompt_token_ids": []})
+        with self.assertRaises(RequestError):
+            self.llm.generate([[0, 10**6]])
+        with self.assertRaises(RequestError):
+            next(self.llm.stream(PROMPTS[0], greedy(frequency_penalty=3)))
+
+    def test_wrong_arguments(self):
+        for fields, kind in ((dict(max_tokens=0), ValueError), (dict(n=0), ValueError),
+                             (dict(top_p=0), ValueError), (dict(seed=-1), ValueError),
+                             (dict(max_tokens=1.5), TypeError), (dict(temperature="a"), TypeError),
+                             (dict(stop=["a\0b"]), ValueError),
+                             (dict(stop_token_ids=["a"]), TypeError)):
+            with self.assertRaises(kind, msg=str(fields)):
+                self.llm.generate(PROMPTS[0], SamplingParams(**fields))
+        with self.assertRaisesRegex(ValueError, "2 prompts, but 1"):
+            self.llm.generate(PROMPTS[:2], [greedy()])
+        for prompt in (5, None, [None], {"text": "a"}, [["a"]], [[2**40]], [5.5]):
+            with self.assertRaises((TypeError, ValueError, OverflowError), msg=str(prompt)):
+                self.llm.generate(prompt)
+        with self.assertRaises(TypeError):
+            SamplingParams(best_of=2)
+
+    def test_closed(self):
+        llm = make()
+        tokenizer = llm.get_tokenizer()
+        llm.close()
+        llm.close()
+        with self.assertRaisesRegex(nanovllm.BusyError, "closed"):
+            llm.generate(PROMPTS[0])
+        with self.assertRaises(nanovllm.BusyError):
+            tokenizer.encode("a")
+
+    def test_what_it_is(self):
+        self.assertRegex(nanovllm.__version__, r"^\d+\.\d+\.\d+$")
+        self.llm.generate(PROMPTS[0], greedy())
+        stats = self.llm.stats()
+        self.assertGreater(stats.num_sampled_tokens, 0)
+        self.assertGreater(stats.first_token_seconds.p50, 0)
+        self.assertEqual(self.llm.health().state, "ok")
+        self.assertIn("cpu", self.llm.describe())
+        tokenizer = self.llm.get_tokenizer()
+        for text in ("A king.", "", "zero \0 byte", "\u00e4\u4e2d"):
+            self.assertEqual(tokenizer.decode(tokenizer.encode(text)), text)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
