@@ -39,6 +39,7 @@ copy_sources() {
     grep -vE '^(tests/(fuzz|consumer|headers|cmake)|benchmarks/results)/' |
     while read -r file; do if [ -e "$file" ]; then echo "$file"; fi; done |
     tar -cf - -T - | tar -xf - -C "$to"
+  for file in examples/models/*/model.safetensors; do cp "$file" "$to/$file"; done  # some are ignored
   cp tests/pack/build.sh tests/pack/run.sh "$to"
   for file in nlohmann CLI catch2 xxhash.h utf8proc.h pcre2.h; do
     cp -rL "$(first_of {/usr,/usr/local,"${CONDA_PREFIX:-/none}"}/include/$file)" "$to/deps/include"

@@ -21,6 +21,9 @@ MODEL = "examples/models/tiny_gpt2"
 FIXTURE = "tests/fixtures/parity/tiny_gpt2"
 DEADLINE = 60  # seconds after which something hangs
 
+needs_weights = unittest.skipUnless(os.path.exists(MODEL + "/model.safetensors"),
+                                    "no weights; bash examples/models/get.sh gets them")
+
 
 def expected():
     """Pairs of a prompt and its greedy continuation, in float32."""
@@ -45,6 +48,7 @@ def llama(folder):
     return folder
 
 
+@needs_weights
 class Generate(unittest.TestCase):
     def run_lines(self, lines, model=MODEL):
         with tempfile.TemporaryDirectory() as folder:
@@ -95,6 +99,7 @@ class Generate(unittest.TestCase):
             self.assertIn(part, done.stderr)
 
 
+@needs_weights
 class Serve(unittest.TestCase):
     def test_completions_are_those_of_transformers(self):
         process = subprocess.Popen(

@@ -13,6 +13,7 @@
 #include "engine/models.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/mapped_file.hpp"
+#include "weights_there.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -66,15 +67,18 @@ void check_search(float bound) {
 }  // namespace
 
 TEST_CASE("in float32, searches have transformers' cosines and find the right tales", "[pooling]") {
+  if (!weights_there("fairytale_embedding")) return;
   check_search<Float32Policy>(1e-5f);
 }
 
 TEST_CASE("in bfloat16, searches have nearly transformers' cosines and find the right tales",
           "[pooling]") {
+  if (!weights_there("fairytale_embedding")) return;
   check_search<DefaultPolicy>(3e-2f);
 }
 
 TEST_CASE("an embedding model refuses to write text", "[pooling]") {
+  if (!weights_there("fairytale_embedding")) return;
   Engine<AnyModel, DefaultPolicy> engine({.model = kModel, .num_threads = 2});
   CHECK_THROWS_AS(engine.submit("Once", {.max_tokens = 1}), RequestError);
   CHECK(embed(engine, "Once").size() == 256);
