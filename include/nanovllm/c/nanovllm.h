@@ -40,7 +40,7 @@ extern "C" {
 #define NVLLM_ABI_VERSION 0
 
 NVLLM_API int32_t nvllm_abi_version(void);  ///< NVLLM_ABI_VERSION of the library
-NVLLM_API const char* nvllm_version(void);  ///< the library's version, such as "0.2.0"
+NVLLM_API const char* nvllm_version(void);  ///< the library's version, such as "0.3.0"
 
 /// What a function returns: one of these, or from some functions 1.
 typedef int32_t nvllm_status;
