@@ -35,7 +35,8 @@ function(nanovllm_add_c_library name library)
     VERSION ${PROJECT_VERSION} SOVERSION ${_nanovllm_abi}
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON LINK_DEPENDS "${exports}")
   if(NANOVLLM_INSTALL)
-    install(TARGETS ${target} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+    install(TARGETS ${target} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+      COMPONENT c NAMELINK_COMPONENT dev)
     set(library ${target})  # in the file
     cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_INCLUDEDIR
       BASE_DIRECTORY "${CMAKE_INSTALL_FULL_LIBDIR}" OUTPUT_VARIABLE includedir)
