@@ -414,8 +414,10 @@ TEST_CASE("events of C for whole samples") {
   Output output = ScriptedEngine::output_of(FinishReason::error);
   output.text = std::string("a\0b", 3);
   output.token_ids = {7, 8};
-  output.alternatives.push_back(
-      {.text = "c", .token_ids = {9}, .finish_reason = FinishReason::error});
+  Completion& other = output.alternatives.emplace_back();
+  other.text = "c";
+  other.token_ids = {9};
+  other.finish_reason = FinishReason::error;
   scripted.callbacks[0](
       {.id = 1, .finish_reason = FinishReason::error, .text = {}, .output = &output});
   CHECK(heard.texts == std::vector<std::string>{std::string("a\0b", 3), "c"});
