@@ -1,6 +1,7 @@
 """A program with the calls that programs for nano-vllm make: nano_vllm_calls.py MODEL [NUM_SEQS].
 
-The last line is the throughput of NUM_SEQS requests of random tokens.
+The last line is the throughput of NUM_SEQS requests of random tokens, and the share of the time
+in which the engine was in no step.
 """
 
 import os
@@ -19,6 +20,11 @@ def tell(llm):
         assert len(output["token_ids"]) <= 48
 
 
+def seconds_of_steps(llm):
+    stats = llm.stats()  # no call of nano-vllm's
+    return stats.prefill_seconds + stats.decode_seconds + stats.host_seconds
+
+
 def measure(llm, num_seqs, longest=512, vocabulary=4096):
     def tokens():
         return [random.randint(0, 10000) % vocabulary for _ in range(random.randint(100, longest))]
@@ -27,12 +33,15 @@ def measure(llm, num_seqs, longest=512, vocabulary=4096):
     params = [SamplingParams(temperature=0.6, ignore_eos=True,
                              max_tokens=random.randint(100, longest)) for _ in range(num_seqs)]
     llm.generate(["Benchmark: "], SamplingParams())
+    before = seconds_of_steps(llm)
     begin = time.time()
     outputs = llm.generate(prompts, params, use_tqdm=False)
     seconds = time.time() - begin
+    outside = 1 - (seconds_of_steps(llm) - before) / seconds
     wanted = [one.max_tokens for one in params]
     assert [len(output["token_ids"]) for output in outputs] == wanted
-    print(f"{sum(wanted)} tokens, {seconds:.2f} s, {sum(wanted) / seconds:.2f} tokens/s")
+    print(f"{sum(wanted)} tokens, {seconds:.2f} s, {sum(wanted) / seconds:.2f} tokens/s, "
+          f"{outside:.2%} outside steps")
 
 
 def main():
