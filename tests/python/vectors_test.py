@@ -31,6 +31,8 @@ class VectorsTest(FairytaleTest):
         with self.assertRaisesRegex(RequestError, "input 1"):
             self.llm.embed(["a", ""])
 
+    @unittest.skipUnless((MODELS / "fairytale_embedding/model.safetensors").exists(),
+                         "its weights are not there: examples/models/get.sh")
     def test_a_model_of_embeddings(self):
         with make(MODELS / "fairytale_embedding") as llm:
             found = llm.embed(["The fox ran into the forest.", "A fox hid between the trees.",
