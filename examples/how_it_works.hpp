@@ -1,7 +1,7 @@
 #pragma once
-/// The pictures of the course, docs/how_it_works/README.md. Nothing in them is made up: the library's own
-/// scheduler, block manager and prefix caches run here on a few words, without a model, and what
-/// they decide is drawn.
+/// The pictures of the course, docs/how_it_works/README.md. Nothing in them is made up: the
+/// library's own scheduler, block manager and prefix caches run here on a few words, without a
+/// model, and what they decide is drawn.
 
 #include <nanovllm/core.hpp>
 #include <nanovllm/kv.hpp>
