@@ -50,6 +50,7 @@ while [ $# -gt 0 ]; do
       list cpu programs always "the server with clients, the C library; with --all every program compiles"
       list cpu package always "the installed package; with --all all ways to use the library"
       list cpu headers always "the rules of the tree; with --all every header alone, samples, docs"
+      list cpu docs --all "the site of docs/, its links, and its API reference"
       list cpu-asan cpu --all "AddressSanitizer and UBSan"
       list cpu-tsan cpu --all "ThreadSanitizer"
       list cpu-fuzz fuzz --all "fuzzers with a fixed seed"
@@ -105,7 +106,7 @@ run_tests() {
   fi
   rm -f "$report"
   "${around[@]}" ctest "${arguments[@]}" 2>&1 |
-    awk '/^ *Start +[0-9]+: / || /\.\.   Passed +[0-9.]+ sec$/ || /^(cpu|gpu|headers|programs|package|fuzz) +=/ ||
+    awk '/^ *Start +[0-9]+: / || /\.\.   Passed +[0-9.]+ sec$/ || /^(cpu|gpu|headers|programs|package|docs|fuzz) +=/ ||
          /^(Internal ctest|Test project|Label Time Summary)/ || /^ *$/ { next } { print }'
   status=${PIPESTATUS[0]}
   if [ ! -s "$report" ]; then
@@ -153,6 +154,7 @@ find_nvcc || true
 if [ "$all" = ON ]; then
   install_packages g++-aarch64-linux-gnu:aarch64-linux-gnu-g++ qemu-user:qemu-aarch64 ||
     echo "skipped: cpu/aarch64, there is no cross compiler or no QEMU"
+  install_packages doxygen:doxygen || echo "skipped: docs/site, there is no doxygen"
 fi
 
 # Clients of the server. Wheels alone: what needs a compiler to install is no client of ours.
