@@ -94,8 +94,8 @@ struct FamilyModule {
   for (const FamilyModule& module : modules) {
     if (module.columns == nullptr) continue;
     const bool in_layer = module.name.find('#') != module.name.npos;
-    out += (in_layer ? sizes.num_layers : 1) * module.parts * module.rows(sizes) *
-           module.columns(sizes);
+    const std::int64_t elements = module.rows(sizes) * module.columns(sizes);
+    out += (in_layer ? sizes.num_layers : 1) * module.parts * elements;
   }
   return out;
 }
