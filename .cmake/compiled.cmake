@@ -112,12 +112,10 @@ list(REMOVE_DUPLICATES _nanovllm_policies)
 list(JOIN _nanovllm_shapes "," _nanovllm_shape_list)
 list(JOIN _nanovllm_policies "," _nanovllm_policy_list)
 
-# The wings, a line each: those that files, models and schedulers are made of, and those of the engine.
-set(_nanovllm_wings_of_files
-  with/gguf
-)
+# The wings, a line each: those that models and schedulers are made of, and those of the engine.
 set(_nanovllm_wings_of_models
   with/eight_bits
+  with/gguf
   with/gpt2
   with/moe
   with/peers
@@ -131,7 +129,7 @@ set(_nanovllm_wings_of_engines
   with/sessions
   with/tiers
 )
-set(_nanovllm_files core io ${_nanovllm_wings_of_files})
+set(_nanovllm_files core io)
 set(_nanovllm_models ops kv parallel model sampling sched ${_nanovllm_wings_of_models})
 set(_nanovllm_below_engine ${_nanovllm_files} text chat api/chat ${_nanovllm_models})
 # What takes longest comes first, so that no core waits for it in the end.
