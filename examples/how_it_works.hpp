@@ -90,8 +90,9 @@ class Lesson {
     std::vector<StepOutcome> outcomes;
     for (const PlannedSequence& p : plan.sequences) {
       const auto request = static_cast<std::size_t>(p.sequence->id) - 1;
-      shares.push_back({request, p.begin, p.end, p.num_logits > 0});
-      if (p.num_logits == 0) continue;
+      const bool draws = p.rows.count(RowKind::draw) > 0;
+      shares.push_back({request, p.begin, p.end, draws});
+      if (!draws) continue;
       const auto next = static_cast<std::size_t>(p.end - p.sequence->num_prompt_tokens);
       outcomes.push_back({p.sequence, std::span(answers_[request]).subspan(next, 1)});
     }
