@@ -12,8 +12,8 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/extras.hpp"
 #include "nanovllm/model/config_fields.hpp"
-#include "nanovllm/model/model.hpp"
 #include "nanovllm/model/family.hpp"
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/with/moe/expert_parallel.hpp"
 
