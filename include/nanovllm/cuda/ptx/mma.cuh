@@ -72,4 +72,14 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t 
   }
 }
 
+/// The same for columns 8n … 8n + 7 of an accumulator of 16 rows.
+template <MmaElement T, int kSize>
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[kSize], int n, const std::uint32_t (&a)[4],
+                                             std::uint32_t b0, std::uint32_t b1) {
+  float part[4] = {d[4 * n], d[4 * n + 1], d[4 * n + 2], d[4 * n + 3]};
+  mma_m16n8k16<T>(part, a, b0, b1);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) d[4 * n + i] = part[i];
+}
+
 }  // namespace nanovllm::cuda

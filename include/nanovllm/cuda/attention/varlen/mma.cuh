@@ -66,8 +66,8 @@ struct alignas(1024) VarlenMmaShared {
   uint4 q[Traits::kRows][Traits::kVectors];
   uint4 k[Traits::kKeys][Traits::kVectors];
   uint4 v[Traits::kKeys][Traits::kVectors];
-  std::int64_t offsets[2]
-                      [Traits::kKeys];  ///< of keys in the cache, of two tiles in turns; -1: none
+  /// Of keys in the cache, of two tiles in turns; -1: none.
+  std::int64_t offsets[2][Traits::kKeys];
   /// Of the same keys and values; nothing where the format has none.
   float scales[2][Traits::kHasScales ? 2 : 1][Traits::kHasScales ? Traits::kKeys : 1];
 };
@@ -112,34 +112,52 @@ class VarlenMmaBlock {
   }
 
   __device__ __forceinline__ void run() {
-    const int last = ceil_div(item_.limit(), Traits::kKeys) - 1;
-    find_keys(last);
-    __syncthreads();
-    load_queries();
-    load_keys(last);
-    for (int block = last; block >= 0; --block) {
-      copy_async_wait<0>();
-      __syncthreads();  // keys are there, and the values before them are no longer used
-      load_values(block);
-      if (block > 0) find_keys(block - 1);
-      const bool sees = block * Traits::kKeys < item_.first_limit + warp_row_ + kWarpRows - 1;
-      if (sees) compute_scores();
-      copy_async_wait<0>();
-      __syncthreads();  // values are there, and the keys are no longer used
-      if (block > 0) load_keys(block - 1);
-      if (!sees) continue;
-      if ((block + 1) * Traits::kKeys > item_.first_limit + warp_row_) {
-        compute_weights<true>(block);
-      } else {
-        compute_weights<false>(block);
-      }
-      add_values();
-    }
-    store();
+    attend<false>([](int) {});
+#pragma unroll
+    for (int m = 0; m < Traits::kRowTiles; ++m)
+      store(m, {softmax_[m].finish(0), softmax_[m].finish(1)});
   }
 
  protected:
   static constexpr int kWarpRows = 16 * Traits::kRowTiles;
+
+  [[nodiscard]] __device__ __forceinline__ int last_tile() const {
+    return ceil_div(item_.limit(), Traits::kKeys) - 1;
+  }
+
+  /// Takes all tiles in, from the last to the first, or `kAscending` from the first to the last.
+  /// After each calls `after(tile)`.
+  template <bool kAscending, class After>
+  __device__ __forceinline__ void attend(const After& after) {
+    constexpr int kStep = kAscending ? 1 : -1;
+    int tile = kAscending ? 0 : last_tile();
+    const int end = kAscending ? last_tile() + 1 : -1;
+    find_keys(tile);
+    __syncthreads();
+    load_queries();
+    load_keys(tile);
+    for (; tile != end; tile += kStep) {
+      const bool has_next = tile + kStep != end;
+      copy_async_wait<0>();
+      __syncthreads();  // keys are there, and the values before them are no longer used
+      load_values(tile);
+      if (has_next) find_keys(tile + kStep);
+      const bool sees = tile * Traits::kKeys < item_.first_limit + warp_row_ + kWarpRows - 1;
+      if (sees) compute_scores();
+      copy_async_wait<0>();
+      __syncthreads();  // values are there, and the keys are no longer used
+      if (has_next) load_keys(tile + kStep);
+      if (sees) {
+        if ((tile + 1) * Traits::kKeys > item_.first_limit + warp_row_) {
+          compute_weights<true>(tile);
+        } else {
+          compute_weights<false>(tile);
+        }
+        add_values();
+      }
+      after(tile);
+    }
+  }
 
   /// Notes where the keys of tile `block` are. Those that no row sees are nowhere: their rows
   /// become zeros, and neither the cache nor the block table is read for them.
@@ -161,54 +179,36 @@ class VarlenMmaBlock {
     shared_.offsets[block % 2][i] = offset;
   }
 
-  __device__ __forceinline__ void load_keys(int block) {
-    if constexpr (Traits::kHasScales) {
-      load_bytes(shared_.k, keys_, shared_.scales[block % 2][0], block);
-    } else {
-      load_rows(shared_.k, keys_, block);
-    }
-  }
-  __device__ __forceinline__ void load_values(int block) {
-    if constexpr (Traits::kHasScales) {
-      load_bytes(shared_.v, values_, shared_.scales[block % 2][1], block);
-    } else {
-      load_rows(shared_.v, values_, block);
-    }
-  }
+  __device__ __forceinline__ void load_keys(int tile) { load(shared_.k, keys_, 0, tile); }
+  __device__ __forceinline__ void load_values(int tile) { load(shared_.v, values_, 1, tile); }
 
-  /// Loads the rows of tile `block`, and rounds what they are to T: what `qk_norm_rope_store` and
-  /// `kv_store` have left of the new ones in the step's own rows.
-  __device__ __forceinline__ void load_bytes(uint4 (&to)[Traits::kKeys][Traits::kVectors],
-                                             const KvStored<Kv>* from, const float* scales,
-                                             int block) {
+  /// Starts copying a tile's keys (`which` = 0) or values (1). In a format with scales it loads
+  /// them, and rounds what they are to T: what `qk_norm_rope_store` and `kv_store` have left of the
+  /// new ones in the step's own rows.
+  __device__ __forceinline__ void load(uint4 (&to)[Traits::kKeys][Traits::kVectors],
+                                       const KvStored<Kv>* from, int which, int tile) {
 #pragma unroll 4
     for (int i = 0; i < Traits::kKeys * Traits::kVectors / Traits::kThreads; ++i) {
       const int vector = static_cast<int>(threadIdx.x) + i * Traits::kThreads;
       const int row = vector / Traits::kVectors, column = vector % Traits::kVectors;
-      const std::int64_t offset = shared_.offsets[block % 2][row];
-      uint4 out = {0, 0, 0, 0};
-      if (offset >= 0 && 8 * column < problem_.kv.head_dim) {
-        const float scale = scales[row] * kHalfUnit<Kv>;
-        const uint2 words = *reinterpret_cast<const uint2*>(from + offset + 8 * column);
-        dequantise<Kv, T>(words.x, scale, out.x, out.y);
-        dequantise<Kv, T>(words.y, scale, out.z, out.w);
-      }
-      to[row][column ^ (row % 8)] = out;
-    }
-  }
-  /// Starts copying the rows of tile `block`.
-  __device__ __forceinline__ void load_rows(uint4 (&to)[Traits::kKeys][Traits::kVectors],
-                                            const T* from, int block) {
-#pragma unroll 4
-    for (int i = 0; i < Traits::kKeys * Traits::kVectors / Traits::kThreads; ++i) {
-      const int vector = static_cast<int>(threadIdx.x) + i * Traits::kThreads;
-      const int row = vector / Traits::kVectors, column = vector % Traits::kVectors;
-      const std::int64_t offset = shared_.offsets[block % 2][row];
+      const std::int64_t offset = shared_.offsets[tile % 2][row];
       const bool valid = offset >= 0 && 8 * column < problem_.kv.head_dim;
-      copy_async_16_or_zero(shared_address(&to[row][column ^ (row % 8)]),
-                            from + (valid ? offset + 8 * column : 0), valid);
+      uint4& at = to[row][column ^ (row % 8)];
+      const KvStored<Kv>* const source = from + (valid ? offset + 8 * column : 0);
+      if constexpr (Traits::kHasScales) {
+        uint4 out = {0, 0, 0, 0};
+        if (valid) {
+          const float scale = shared_.scales[tile % 2][which][row] * kHalfUnit<Kv>;
+          const uint2 words = *reinterpret_cast<const uint2*>(source);
+          dequantise<Kv, T>(words.x, scale, out.x, out.y);
+          dequantise<Kv, T>(words.y, scale, out.z, out.w);
+        }
+        at = out;
+      } else {
+        copy_async_16_or_zero(shared_address(&at), source, valid);
+      }
     }
-    copy_async_commit();
+    if constexpr (!Traits::kHasScales) copy_async_commit();
   }
 
   __device__ __forceinline__ void load_queries() {
@@ -243,8 +243,8 @@ class VarlenMmaBlock {
         ldmatrix_x4(k, (k_at_ ^ (16 * d)) + 16 * n * Traits::kRowBytes);
 #pragma unroll
         for (int m = 0; m < Traits::kRowTiles; ++m) {
-          mma(s_[m], 2 * n, q[m], k[0], k[1]);
-          mma(s_[m], 2 * n + 1, q[m], k[2], k[3]);
+          mma_m16n8k16<T>(s_[m], 2 * n, q[m], k[0], k[1]);
+          mma_m16n8k16<T>(s_[m], 2 * n + 1, q[m], k[2], k[3]);
         }
       }
     }
@@ -276,32 +276,22 @@ class VarlenMmaBlock {
         ldmatrix_x4_trans(v, (v_at_ ^ (16 * n)) + 16 * k * Traits::kRowBytes);
 #pragma unroll
         for (int m = 0; m < Traits::kRowTiles; ++m) {
-          mma(o_[m], n, p[m][k], v[0], v[1]);
-          mma(o_[m], n + 1, p[m][k], v[2], v[3]);
+          mma_m16n8k16<T>(o_[m], n, p[m][k], v[0], v[1]);
+          mma_m16n8k16<T>(o_[m], n + 1, p[m][k], v[2], v[3]);
         }
       }
     }
   }
 
-  /// Adds to columns 8n … 8n + 7 of an accumulator of 16 rows.
-  template <int kSize>
-  static __device__ __forceinline__ void mma(float (&d)[kSize], int n, const std::uint32_t (&a)[4],
-                                             std::uint32_t b0, std::uint32_t b1) {
-    float part[4] = {d[4 * n], d[4 * n + 1], d[4 * n + 2], d[4 * n + 3]};
-    mma_m16n8k16<T>(part, a, b0, b1);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) d[4 * n + i] = part[i];
-  }
-
-  __device__ __forceinline__ void store() const {
-#pragma unroll
-    for (int m = 0; m < Traits::kRowTiles; ++m) {
-      const int row = warp_row_ + 16 * m + lane_ / 4;
-      const float factor[2] = {softmax_[m].finish(0), softmax_[m].finish(1)};
-      store_rows(o_[m], factor, problem_.out.at(item_.first_row + row, item_.head),
-                 problem_.out.strides[0], item_.num_rows - row,
-                 static_cast<int>(problem_.kv.head_dim));
-    }
+  struct RowFactors {
+    float of[2];
+  };
+  /// Writes row tile m, multiplied by the factors of its two rows.
+  __device__ __forceinline__ void store(int m, const RowFactors& factors) const {
+    const int row = warp_row_ + 16 * m + lane_ / 4;
+    store_rows(o_[m], factors.of, problem_.out.at(item_.first_row + row, item_.head),
+               problem_.out.strides[0], item_.num_rows - row,
+               static_cast<int>(problem_.kv.head_dim));
   }
 
   const Problem& problem_;
@@ -316,6 +306,25 @@ class VarlenMmaBlock {
   float o_[Traits::kRowTiles][Traits::kWidth / 2] = {};
 };
 
+/// Has `Block` do this block's item, if there is one. `memory` is the kernel's shared memory,
+/// `more` what `Block` wants besides.
+template <class Block, class Traits, class Problem, class... More>
+__device__ __forceinline__ void run_varlen_item(const Problem& problem, unsigned char* memory,
+                                                More... more) {
+  auto& shared = *reinterpret_cast<VarlenMmaShared<Traits>*>(
+      (reinterpret_cast<std::uintptr_t>(memory) + 1023) / 1024 * 1024);
+  grid_dependency_wait();
+  grid_dependency_launch();
+  const auto heads = static_cast<int>(problem.q.extent(1));
+  const auto i = static_cast<int>(blockIdx.x);
+  if (i >= problem.schedule.counters->entries * heads) return;
+  Block(problem, shared,
+        varlen_item(problem.schedule, i, heads, static_cast<int>(problem.kv.num_kv_heads),
+                    problem.section_keys),
+        more...)
+      .run();
+}
+
 }  // namespace detail
 
 /// Grid: a block an item, or more.
@@ -324,39 +333,38 @@ __global__ void
 __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm) varlen_attention_mma_kernel(
     const __grid_constant__ VarlenMmaProblem<typename Traits::Type, typename Traits::Kv> problem) {
   extern __shared__ unsigned char varlen_mma_memory[];
-  auto& shared = *reinterpret_cast<VarlenMmaShared<Traits>*>(
-      (reinterpret_cast<std::uintptr_t>(varlen_mma_memory) + 1023) / 1024 * 1024);
-  grid_dependency_wait();
-  grid_dependency_launch();
-  const auto heads = static_cast<int>(problem.q.extent(1));
-  const auto i = static_cast<int>(blockIdx.x);
-  if (i >= problem.schedule.counters->entries * heads) return;
-  detail::VarlenMmaBlock<Traits>(
-      problem, shared,
-      varlen_item(problem.schedule, i, heads, static_cast<int>(problem.kv.num_kv_heads),
-                  problem.section_keys))
-      .run();
+  detail::run_varlen_item<detail::VarlenMmaBlock<Traits>, Traits>(problem, varlen_mma_memory);
 }
 
-/// Shared memory that a block asks for with a cache of format `Kv` and `head_dim`, a multiple of 8
-/// up to 256.
+/// Calls `visit` with the width that heads of `head_dim` take, a multiple of 8 up to 256;
+/// `kHeadDim` is that where it is known, else 0.
+template <int kHeadDim = 0, class Visit>
+auto with_varlen_mma_width(std::int64_t head_dim, const Visit& visit) {
+  if constexpr (kHeadDim > 0) {
+    return visit.template operator()<varlen_mma_width(kHeadDim)>();
+  } else {
+    switch (varlen_mma_width(head_dim)) {
+      case 64: return visit.template operator()<64>();
+      case 128: return visit.template operator()<128>();
+      default: return visit.template operator()<256>();
+    }
+  }
+}
+
+/// Shared memory that a block asks for with a cache of format `Kv`.
 template <KvFormat Kv>
 [[nodiscard]] std::size_t varlen_mma_shared_bytes(std::int64_t head_dim) {
-  const auto bytes_of = [&]<int kWidth>() {
+  return with_varlen_mma_width(head_dim, []<int kWidth>() {
     return sizeof(VarlenMmaShared<VarlenMmaTraits<bf16, kWidth, Kv>>) + 1024;
-  };
-  switch (varlen_mma_width(head_dim)) {
-    case 64: return bytes_of.template operator()<64>();
-    case 128: return bytes_of.template operator()<128>();
-    default: return bytes_of.template operator()<256>();
-  }
+  });
 }
 
 namespace detail {
 
-template <class Traits, class T, class Kv, class Heads>
-void launch_varlen_mma(const VarlenAttentionArgs<T, Kv, Heads>& args, VarlenSchedule schedule,
-                       const Context& context) {
+/// Launches a kernel of this parameter, a block an item.
+template <class Traits, class Kernel, class T, class Kv, class Heads>
+void launch_varlen_mma(Kernel kernel, const VarlenAttentionArgs<T, Kv, Heads>& args,
+                       VarlenSchedule schedule, const Context& context) {
   const VarlenMmaProblem<T, Kv> problem{args.q,
                                         args.kv,
                                         args.block_tables,
@@ -366,7 +374,7 @@ void launch_varlen_mma(const VarlenAttentionArgs<T, Kv, Heads>& args, VarlenSche
                                         args.scale * static_cast<float>(kLog2E)};
   const std::int64_t items =
       varlen_max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
-  launch(varlen_attention_mma_kernel<Traits>,
+  launch(kernel,
          {.grid = static_cast<unsigned>(items),
           .block = Traits::kThreads,
           .shared_bytes = sizeof(VarlenMmaShared<Traits>) + 1024},
@@ -379,18 +387,10 @@ void launch_varlen_mma(const VarlenAttentionArgs<T, Kv, Heads>& args, VarlenSche
 template <MmaElement T, KvFormat Kv, class Heads>
 void varlen_attention_mma(const VarlenAttentionArgs<T, Kv, Heads>& args, VarlenSchedule schedule,
                           const Context& context) {
-  const auto launch_width = [&]<int kWidth>() {
-    detail::launch_varlen_mma<VarlenMmaTraits<T, kWidth, Kv>>(args, schedule, context);
-  };
-  if constexpr (Heads::kHeadDim > 0) {
-    launch_width.template operator()<varlen_mma_width(Heads::kHeadDim)>();
-  } else {
-    switch (varlen_mma_width(args.kv.head_dim)) {
-      case 64: return launch_width.template operator()<64>();
-      case 128: return launch_width.template operator()<128>();
-      default: return launch_width.template operator()<256>();
-    }
-  }
+  with_varlen_mma_width<Heads::kHeadDim>(args.kv.head_dim, [&]<int kWidth>() {
+    using Traits = VarlenMmaTraits<T, kWidth, Kv>;
+    detail::launch_varlen_mma<Traits>(varlen_attention_mma_kernel<Traits>, args, schedule, context);
+  });
 }
 
 }  // namespace nanovllm::cuda

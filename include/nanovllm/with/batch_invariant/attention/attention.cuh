@@ -55,36 +55,14 @@ class SegmentVarlenBlock : VarlenMmaBlock<Traits> {
       : Base(problem, shared, item), totals_(totals) {}
 
   __device__ __forceinline__ void run() {
-    const int last = ceil_div(this->item_.limit(), Traits::kKeys) - 1;
-    this->find_keys(0);
-    __syncthreads();
-    this->load_queries();
-    this->load_rows(this->shared_.k, this->keys_, 0);
-    for (int block = 0; block <= last; ++block) {
-      copy_async_wait<0>();
-      __syncthreads();  // keys are there, and the values before them are no longer used
-      this->load_rows(this->shared_.v, this->values_, block);
-      if (block < last) this->find_keys(block + 1);
-      const bool sees =
-          block * Traits::kKeys < this->item_.first_limit + this->warp_row_ + Base::kWarpRows - 1;
-      if (sees) this->compute_scores();
-      copy_async_wait<0>();
-      __syncthreads();  // values are there, and the keys are no longer used
-      if (block < last) this->load_rows(this->shared_.k, this->keys_, block + 1);
-      if (sees) {
-        if ((block + 1) * Traits::kKeys > this->item_.first_limit + this->warp_row_) {
-          this->template compute_weights<true>(block);
-        } else {
-          this->template compute_weights<false>(block);
-        }
-        this->add_values();
-      }
-      if ((block + 1) % kSegmentTiles == 0 && block < last) end_segment(block + 1 == kSegmentTiles);
-    }
+    const int last = this->last_tile();
+    this->template attend<true>([&](int tile) {
+      if ((tile + 1) % kSegmentTiles == 0 && tile < last) end_segment(tile + 1 == kSegmentTiles);
+    });
     if (last >= kSegmentTiles) return store_totals();
 #pragma unroll
     for (int m = 0; m < Traits::kRowTiles; ++m)
-      store(m, {this->softmax_[m].finish(0), this->softmax_[m].finish(1)});
+      this->store(m, {this->softmax_[m].finish(0), this->softmax_[m].finish(1)});
   }
 
  private:
@@ -114,7 +92,7 @@ class SegmentVarlenBlock : VarlenMmaBlock<Traits> {
         this->o_[m][i] =
             SegmentSum::add(totals_[m * kSums + i], this->o_[m][i], taken[i / 2 % 2].factors);
       }
-      store(m, {taken[0].sum.finish(), taken[1].sum.finish()});
+      this->store(m, {taken[0].sum.finish(), taken[1].sum.finish()});
     }
   }
 
@@ -135,18 +113,6 @@ class SegmentVarlenBlock : VarlenMmaBlock<Traits> {
     return {sum, factors};
   }
 
-  struct RowFactors {
-    float of[2];
-  };
-
-  __device__ __forceinline__ void store(int m, const RowFactors& factors) const {
-    const int row = this->warp_row_ + 16 * m + this->lane_ / 4;
-    store_rows(this->o_[m], factors.of,
-               this->problem_.out.at(this->item_.first_row + row, this->item_.head),
-               this->problem_.out.strides[0], this->item_.num_rows - row,
-               static_cast<int>(this->problem_.kv.head_dim));
-  }
-
   volatile float* totals_;  ///< [row tile][kSums], then [row tile][2][maximum, sum]
 };
 
@@ -158,20 +124,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
     batch_invariant_varlen_attention_kernel(
         const __grid_constant__ VarlenMmaProblem<typename Traits::Type> problem) {
   extern __shared__ unsigned char segment_varlen_memory[];
-  auto& shared = *reinterpret_cast<VarlenMmaShared<Traits>*>(
-      (reinterpret_cast<std::uintptr_t>(segment_varlen_memory) + 1023) / 1024 * 1024);
-  grid_dependency_wait();
-  grid_dependency_launch();
-  const auto heads = static_cast<int>(problem.q.extent(1));
-  const auto i = static_cast<int>(blockIdx.x);
-  if (i >= problem.schedule.counters->entries * heads) return;
   volatile float totals[Traits::kRowTiles * (Traits::kWidth / 2 + 4)];  // not in registers
-  detail::SegmentVarlenBlock<Traits>(
-      problem, shared,
-      varlen_item(problem.schedule, i, heads, static_cast<int>(problem.kv.num_kv_heads),
-                  problem.section_keys),
-      totals)
-      .run();
+  detail::run_varlen_item<detail::SegmentVarlenBlock<Traits>, Traits>(
+      problem, segment_varlen_memory, static_cast<volatile float*>(totals));
 }
 
 /// The launcher, for heads of width 64 or 128; operands are not empty.
@@ -179,20 +134,8 @@ template <int kWidth, MmaElement T, class Heads>
 void batch_invariant_varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args,
                                       VarlenSchedule schedule, const Context& context) {
   using Traits = VarlenMmaTraits<T, kWidth>;
-  const VarlenMmaProblem<T> problem{args.q,
-                                    args.kv,
-                                    args.block_tables,
-                                    args.out,
-                                    schedule,
-                                    varlen_section_keys(args.kv.head_dim),
-                                    args.scale * static_cast<float>(kLog2E)};
-  const std::int64_t items =
-      varlen_max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
-  launch(batch_invariant_varlen_attention_kernel<Traits>,
-         {.grid = static_cast<unsigned>(items),
-          .block = Traits::kThreads,
-          .shared_bytes = sizeof(VarlenMmaShared<Traits>) + 1024},
-         context, problem);
+  detail::launch_varlen_mma<Traits>(batch_invariant_varlen_attention_kernel<Traits>, args, schedule,
+                                    context);
 }
 
 /// The scratch memory of both ops, and the plan of the step.

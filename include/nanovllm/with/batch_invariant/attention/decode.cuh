@@ -214,8 +214,8 @@ class SegmentWarp {
         ldmatrix_x4(k[1], (keys ^ (32 * step)) + 16 * Traits::kRowBytes);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          mma(s, 4 * n + 2 * i, q_[step], k[i][0], k[i][1]);
-          mma(s, 4 * n + 2 * i + 1, q_[step], k[i][2], k[i][3]);
+          mma_m16n8k16<T>(s, 4 * n + 2 * i, q_[step], k[i][0], k[i][1]);
+          mma_m16n8k16<T>(s, 4 * n + 2 * i + 1, q_[step], k[i][2], k[i][3]);
         }
       }
     }
@@ -235,8 +235,8 @@ class SegmentWarp {
         for (int column = 0; column < Traits::kVectors; column += 2) {
           std::uint32_t v[4];
           ldmatrix_x4_trans(v, (values ^ (16 * column)) + 16 * i * Traits::kRowBytes);
-          mma(o_, column, p[2 * n + i], v[0], v[1]);
-          mma(o_, column + 1, p[2 * n + i], v[2], v[3]);
+          mma_m16n8k16<T>(o_, column, p[2 * n + i], v[0], v[1]);
+          mma_m16n8k16<T>(o_, column + 1, p[2 * n + i], v[2], v[3]);
         }
       }
     }
@@ -250,15 +250,6 @@ class SegmentWarp {
     for (int i = 0; i < kSegmentTileKeys / 2; ++i) {
       if (8 * (i / 4) + i % 2 >= bound) s[i] = -INFINITY;
     }
-  }
-
-  template <int kSize>
-  static __device__ __forceinline__ void mma(float (&d)[kSize], int n, const std::uint32_t (&a)[4],
-                                             std::uint32_t b0, std::uint32_t b1) {
-    float part[4] = {d[4 * n], d[4 * n + 1], d[4 * n + 2], d[4 * n + 3]};
-    mma_m16n8k16<T>(part, a, b0, b1);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) d[4 * n + i] = part[i];
   }
 
   // ---- Results ----
