@@ -9,11 +9,10 @@
 
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/cuda/elementwise/embedding.cuh"
 #include "nanovllm/cuda/elementwise/kv_store.cuh"
 #include "nanovllm/cuda/elementwise/qk_norm_rope_store.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
-#include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/elementwise/rowwise.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 

@@ -8,7 +8,7 @@
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/elementwise/qk_norm_rope_store.cuh"
-#include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/elementwise/rowwise.cuh"
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/with/eight_bits/cuda/few_rows.cuh"

@@ -11,7 +11,7 @@
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
-#include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/elementwise/rowwise.cuh"
 #include "nanovllm/cuda/hopper/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/linear/dispatch/engine.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"

@@ -10,7 +10,7 @@
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
-#include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/elementwise/rowwise.cuh"
 #include "nanovllm/cuda/hopper/linear/wide_m/wide_m_linear.cuh"
 #include "nanovllm/cuda/linear/dispatch/engine.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"

@@ -391,7 +391,6 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     long_without_reason["nanovllm/with/sessions/session"]
 
     # Kernels that no benchmark runs, nor anything that contains them. One more needs a reason.
-    unmeasured["nanovllm/cuda/elementwise/rope.cuh"]
     unmeasured["nanovllm/cuda/runtime/context.cuh"]
     unmeasured["nanovllm/with/gpt2/cuda/ops.cuh"]
 

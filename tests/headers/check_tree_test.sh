@@ -186,10 +186,9 @@ new_room() {
 }
 long_line() { line core/a.hpp "// $(printf '%098d' 0)"; }
 wide_line() { line core/a.hpp "// $(printf 'é%.0s' $(seq 97))"; }
-measured_rope() {
-  mkdir -p "$scratch/nanovllm/cuda/elementwise"
-  sed 's/sampling/elementwise/' "$scratch/nanovllm/cuda/sampling/sampler.cuh" \
-    > "$scratch/nanovllm/cuda/elementwise/rope.cuh"
+measured_gpt2() {
+  mkdir -p "$scratch/nanovllm/with/gpt2/cuda"
+  cp "$scratch/nanovllm/cuda/sampling/sampler.cuh" "$scratch/nanovllm/with/gpt2/cuda/ops.cuh"
 }
 cycle() { include core/a.hpp nanovllm/core/b.hpp; include core/b.hpp nanovllm/core/a.hpp; }
 unguarded() { echo '// no guard' > "$scratch/nanovllm/core/a.hpp"; }
@@ -273,8 +272,8 @@ fresh_tree
 kernel '/// Measured: not by itself; a step of 2 ms' '/// (op_bench, ops.json).'
 expect_clean "a kernel within what was measured"
 fresh_tree
-measured_rope
-sed -i 's/op_bench.*/not at all: no model has it./' "$scratch/nanovllm/cuda/elementwise/rope.cuh"
+measured_gpt2
+sed -i 's/op_bench.*/not at all: no model has it./' "$scratch/nanovllm/with/gpt2/cuda/ops.cuh"
 expect_clean "a kernel that is listed as not measured"
 fresh_tree
 wide_line
@@ -396,7 +395,7 @@ expect "names no JSON" "a JSON after a measure" \
 expect "names no JSON" "a kernel within what was not measured" kernel '/// Measured: not by itself; a step.'
 expect "a kernel is measured" "a kernel that is not measured, and not listed" \
   kernel '/// Measured: not at all: no time.'
-expect "it is measured" "a listed kernel that is measured" measured_rope
+expect "it is measured" "a listed kernel that is measured" measured_gpt2
 expect "lacks #pragma once" "no guard" unguarded
 expect "first directive must be #pragma once" "a late guard" late_guard
 expect "an empty header" "an empty header" empty

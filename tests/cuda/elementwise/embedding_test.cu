@@ -1,4 +1,4 @@
-#include "nanovllm/cuda/elementwise/embedding.cuh"
+#include "nanovllm/cuda/elementwise/rowwise.cuh"
 
 #include "cuda/gpu_matrix.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"

@@ -3,7 +3,7 @@
 #include "cuda/gpu_matrix.cuh"
 #include "nanovllm/cuda/elementwise/kv_store.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
-#include "nanovllm/cuda/elementwise/rope.cuh"
+#include "nanovllm/cuda/elementwise/rowwise.cuh"
 
 namespace nanovllm::test {
 

@@ -1,4 +1,4 @@
-#include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/elementwise/rowwise.cuh"
 
 #include "cuda/gpu_matrix.cuh"
 

@@ -38,36 +38,34 @@
 
 namespace nanovllm::cuda {
 
-/// A thread for each vector; heads run over the keys', then the values'.
-template <class T, bool kWhole>
-__global__ void __launch_bounds__(kElementwiseThreads)
-    kv_store_kernel(KvStoreArgs<T> args, RowVectors vectors) {
-  grid_dependency_launch();
-  grid_dependency_wait();
-  const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
-  if (index >= vectors.total) return;
-  const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-  const auto kv_heads = static_cast<std::uint32_t>(args.kv.num_kv_heads);
-  const std::uint32_t token = row / (2 * kv_heads), head = row % (2 * kv_heads);
-  const Slot slot = args.slots.data[token];
-  if (slot == kNoSlot) return;
-  const T* const from =
-      head < kv_heads ? args.k.at(token, head, column) : args.v.at(token, head - kv_heads, column);
-  T* const to = args.kv.data + slot_offset(args.kv, slot, head) + column;
-  store_first<kWhole>(to, count, load_first<kWhole>(from, count));
-}
+/// Heads run over the keys', then the values'.
+template <class T>
+struct KvStoreRows {
+  KvStoreArgs<T> args;
+
+  template <bool kWhole>
+  __device__ __forceinline__ void run(const VectorPlace& at) const {
+    const auto kv_heads = static_cast<std::uint32_t>(args.kv.num_kv_heads);
+    const std::uint32_t token = at.row / (2 * kv_heads), head = at.row % (2 * kv_heads);
+    const Slot slot = args.slots.data[token];
+    if (slot == kNoSlot) return;
+    const T* const from = head < kv_heads ? args.k.at(token, head, at.column)
+                                          : args.v.at(token, head - kv_heads, at.column);
+    T* const to = args.kv.data + slot_offset(args.kv, slot, head) + at.column;
+    store_first<kWhole>(to, at.count, load_first<kWhole>(from, at.count));
+  }
+};
 
 /// A group of lanes for each token and head, the keys', then the values'.
 template <class T, class Kv, int kLanes, bool kWhole>
-__global__ void __launch_bounds__(kElementwiseThreads)
-    kv_store_scaled_kernel(KvStoreArgs<T, Kv> args) {
+__global__ void __launch_bounds__(kHeadRowThreads)
+    kv_store_scaled_kernel(const KvStoreArgs<T, Kv> args) {
   using Row = HeadRow<T, kLanes, kWhole>;
   grid_dependency_launch();
   grid_dependency_wait();
   const auto head_dim = static_cast<int>(args.kv.head_dim);
   const auto kv_heads = static_cast<std::uint32_t>(args.kv.num_kv_heads);
-  const std::uint32_t item = (blockIdx.x * kElementwiseThreads + threadIdx.x) / Row::kGroup;
-  const std::uint32_t token = item / (2 * kv_heads), head = item % (2 * kv_heads);
+  const auto [token, head] = head_place<Row>(2 * kv_heads);
   T* row = nullptr;
   Slot slot = kNoSlot;
   typename Row::Raw raw{};
@@ -90,17 +88,13 @@ void kv_store(const KvStoreArgs<T, Kv>& args, const Context& context) {
   const bool whole =
       has_whole_rows(args.k) && has_whole_rows(args.v) && is_vector_aligned(args.kv.data);
   if constexpr (ScaledKvFormat<Kv>) {
-    detail::check_head_dim(kOp, args.kv.head_dim);
-    with_head_lanes<T>(args.kv.head_dim, whole, [&]<int kLanes, bool kWhole>() {
-      const unsigned blocks = detail::head_blocks(
-          kOp, args.k.extent(0), rows, HeadRow<T, kLanes, kWhole>::kGroup, kElementwiseThreads);
-      launch(kv_store_scaled_kernel<T, Kv, kLanes, kWhole>,
-             {.grid = blocks, .block = kElementwiseThreads}, context, args);
-    });
+    for_head_rows<T>(
+        kOp, args.k.extent(0), rows, args.kv.head_dim, whole,
+        [&]<int kLanes, bool kWhole>() { return kv_store_scaled_kernel<T, Kv, kLanes, kWhole>; },
+        context, args);
   } else {
-    const auto vectors = RowVectors::of<T>(kOp, args.k.extent(0) * rows, args.kv.head_dim);
-    launch(whole ? kv_store_kernel<T, true> : kv_store_kernel<T, false>, elementwise_grid(vectors),
-           context, args, vectors);
+    for_each_vector<T>(kOp, args.k.extent(0) * rows, args.kv.head_dim, whole, KvStoreRows<T>{args},
+                       context);
   }
 }
 

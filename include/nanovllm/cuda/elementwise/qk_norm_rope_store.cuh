@@ -21,22 +21,15 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/cuda/elementwise/kv_store.cuh"
-#include "nanovllm/cuda/elementwise/rope.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/head_row.cuh"
 #include "nanovllm/cuda/tile/kv_slots.cuh"
-#include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/project_qkv.hpp"
 
 namespace nanovllm::cuda {
-
-struct QkNormRopeStoreTraits {
-  static constexpr int kThreads = 128;
-};
 
 /// Head `row` of q, k and v in this order, of one token.
 template <class T, class Kv>
@@ -51,15 +44,13 @@ __device__ __forceinline__ T* find_head(const QkNormRopeStoreArgs<T, Kv>& args, 
 
 /// A group of lanes for each token and head, of q, k and v in this order.
 template <class T, class Kv, int kLanes, bool kWhole>
-__global__ void __launch_bounds__(QkNormRopeStoreTraits::kThreads)
+__global__ void __launch_bounds__(kHeadRowThreads)
     qk_norm_rope_store_kernel(QkNormRopeStoreArgs<T, Kv> args) {
   using Row = HeadRow<T, kLanes, kWhole>;
   const auto head_dim = static_cast<int>(args.kv.head_dim);
   const auto heads = static_cast<std::uint32_t>(args.q.extent(1));
   const auto kv_heads = static_cast<std::uint32_t>(args.kv.num_kv_heads);
-  const std::uint32_t item =
-      (blockIdx.x * QkNormRopeStoreTraits::kThreads + threadIdx.x) / Row::kGroup;
-  const std::uint32_t token = item / (heads + 2 * kv_heads), row = item % (heads + 2 * kv_heads);
+  const auto [token, row] = head_place<Row>(heads + 2 * kv_heads);
   const bool is_q = row < heads, is_v = row >= heads + kv_heads;
   const bool exists = token < args.q.extent(0);
   const T* const norm = is_q ? args.q_norm.data : args.k_norm.data;
@@ -96,20 +87,15 @@ template <Element T, KvFormat Kv>
 void qk_norm_rope_store(const QkNormRopeStoreArgs<T, Kv>& args, const Context& context) {
   constexpr auto kOp = "qk_norm_rope_store";
   validate(args);
-  detail::check_head_dim(kOp, args.kv.head_dim);
-  if (args.q.extent(0) == 0 || args.kv.head_dim == 0) return;
+  if (args.q.extent(0) == 0) return;
   check_num_slots(kOp, args.kv);
   const bool whole = has_whole_rows(args.q) && has_whole_rows(args.k) && has_whole_rows(args.v) &&
                      has_whole_rows(args.q_norm) && has_whole_rows(args.k_norm) &&
                      has_whole_rows(args.cos_sin) && is_vector_aligned(args.kv.data);
-  const std::int64_t rows = args.q.extent(1) + 2 * args.kv.num_kv_heads;
-  with_head_lanes<T>(args.kv.head_dim, whole, [&]<int kLanes, bool kWhole>() {
-    const unsigned blocks =
-        detail::head_blocks(kOp, args.q.extent(0), rows, HeadRow<T, kLanes, kWhole>::kGroup,
-                            QkNormRopeStoreTraits::kThreads);
-    launch(qk_norm_rope_store_kernel<T, Kv, kLanes, kWhole>,
-           {.grid = blocks, .block = QkNormRopeStoreTraits::kThreads}, context, args);
-  });
+  for_head_rows<T>(
+      kOp, args.q.extent(0), args.q.extent(1) + 2 * args.kv.num_kv_heads, args.kv.head_dim, whole,
+      [&]<int kLanes, bool kWhole>() { return qk_norm_rope_store_kernel<T, Kv, kLanes, kWhole>; },
+      context, args);
 }
 
 template <Element T, KvFormat Kv, class State>

@@ -168,11 +168,10 @@ __device__ __forceinline__ void norm_row_in_registers(const RmsNormProblem<T>& p
 
 /// Rows of up to 512 elements, kLanes lanes each (0: a warp each).
 template <class T, int kLanes, bool kAdd, bool kWhole>
-__global__ void __launch_bounds__(RmsNormTraits::kThreads)
+__global__ void __launch_bounds__(kHeadRowThreads)
     rms_norm_narrow_kernel(RmsNormProblem<T> problem) {
   using Row = HeadRow<T, kLanes, kWhole>;
-  const std::int64_t row =
-      (std::int64_t{blockIdx.x} * RmsNormTraits::kThreads + threadIdx.x) / Row::kGroup;
+  const std::int64_t row = head_place<Row>(1).token;
   const auto width = static_cast<int>(problem.x.extent(1));
   launch_next_early(problem.next);
   const auto weight = Row::template load<Load::constant>(problem.weight.data, width);
@@ -271,13 +270,10 @@ void launch_rms_norm(const char* op, const RmsNormProblem<T>& problem, const Con
   const bool whole = has_whole_rows(problem.x) && has_whole_rows(problem.out) &&
                      has_whole_rows(problem.weight) && (!kAdd || has_whole_rows(problem.residual));
   if (width <= kMaxHeadRow) {
-    with_head_lanes<T>(width, whole, [&]<int kLanes, bool kWhole>() {
-      const std::int64_t threads = rows * HeadRow<T, kLanes, kWhole>::kGroup;
-      launch(rms_norm_narrow_kernel<T, kLanes, kAdd, kWhole>,
-             {.grid = static_cast<unsigned>(ceil_div(threads, RmsNormTraits::kThreads)),
-              .block = RmsNormTraits::kThreads},
-             context, problem);
-    });
+    for_head_rows<T>(
+        op, rows, 1, width, whole,
+        [&]<int kLanes, bool kWhole>() { return rms_norm_narrow_kernel<T, kLanes, kAdd, kWhole>; },
+        context, problem);
   } else if (whole) {
     launch_rms_norm_rows<T, kAdd, true>(problem, context);
   } else {

@@ -10,6 +10,8 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/reduce.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 
@@ -267,22 +269,40 @@ void with_head_lanes(std::int64_t width, bool whole, Visit visit) {
   visit.template operator()<0, false>();
 }
 
-namespace detail {
+/// Threads of a block of the kernels whose groups of lanes take a row each.
+inline constexpr int kHeadRowThreads = 128;
 
-/// Blocks of `threads` threads for `tokens` × `heads` groups of `group` lanes.
-inline unsigned head_blocks(const char* op, std::int64_t tokens, std::int64_t heads, int group,
-                            int threads) {
+/// The token and the head of this thread's group, `heads` a token. There may be no such token.
+struct HeadPlace {
+  std::uint32_t token, head;
+};
+template <class Row>
+__device__ __forceinline__ HeadPlace head_place(std::int64_t heads) {
+  const std::uint32_t item = (blockIdx.x * kHeadRowThreads + threadIdx.x) / Row::kGroup;
+  const auto count = static_cast<std::uint32_t>(heads);
+  return {item / count, item % count};
+}
+
+/// Launches a kernel with a group of lanes for each of `heads` rows of `width` elements a token;
+/// `kernel` gives it for the template arguments (kLanes, kWhole). Nothing where there are no
+/// elements. Throws ShapeError for rows of more than kMaxHeadRow elements, and where 31 bits cannot
+/// count the threads.
+template <Element T, class Kernel, class... Args>
+void for_head_rows(const char* op, std::int64_t tokens, std::int64_t heads, std::int64_t width,
+                   bool whole, Kernel kernel, const Context& context, const Args&... args) {
+  check<ShapeError>(width <= kMaxHeadRow, op, ": head_dim must be at most ", kMaxHeadRow, ", got ",
+                    width);
   constexpr std::int64_t kMost = (1ll << 31) / 32;
   check<ShapeError>(tokens <= kMost && tokens * heads <= kMost, op, ": at most ", kMost,
                     " heads of all tokens, got ", tokens, " tokens of ", heads);
-  return static_cast<unsigned>(ceil_div(tokens * heads * group, threads));
+  if (tokens * heads * width == 0) return;
+  with_head_lanes<T>(width, whole, [&]<int kLanes, bool kWhole>() {
+    const std::int64_t threads = tokens * heads * HeadRow<T, kLanes, kWhole>::kGroup;
+    launch(kernel.template operator()<kLanes, kWhole>(),
+           {.grid = static_cast<unsigned>(ceil_div(threads, kHeadRowThreads)),
+            .block = kHeadRowThreads},
+           context, args...);
+  });
 }
-
-inline void check_head_dim(const char* op, std::int64_t head_dim) {
-  check<ShapeError>(head_dim <= kMaxHeadRow, op, ": head_dim must be at most ", kMaxHeadRow,
-                    ", got ", head_dim);
-}
-
-}  // namespace detail
 
 }  // namespace nanovllm::cuda

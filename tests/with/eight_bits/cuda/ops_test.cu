@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/elementwise/rowwise.cuh"
 #include "nanovllm/cuda/hopper/hopper.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"

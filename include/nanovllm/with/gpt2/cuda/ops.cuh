@@ -45,40 +45,6 @@
 
 namespace nanovllm::cuda {
 
-/// A thread for each vector of x.
-template <class T, bool kWhole>
-__global__ void __launch_bounds__(kElementwiseThreads)
-    add_bias_kernel(AddBiasArgs<T> args, RowVectors vectors) {
-  grid_dependency_launch();
-  grid_dependency_wait();
-  const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
-  if (index >= vectors.total) return;
-  const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-  T* const at = args.x.at(row, column);
-  float x[kVecSize<T>], bias[kVecSize<T>];
-  unpack<T>(load_first<kWhole>(at, count), x);
-  unpack<T>(load_first<kWhole, Load::constant>(args.bias.data + column, count), bias);
-#pragma unroll
-  for (int i = 0; i < kVecSize<T>; ++i) x[i] = __fadd_rn(x[i], bias[i]);
-  store_first<kWhole>(at, count, pack<T>(x));
-}
-
-/// See the head of this file. Throws ShapeError when the operands do not fit together.
-template <Element T>
-void add_bias(const AddBiasArgs<T>& args, const Context& context) {
-  validate(args);
-  if (args.x.empty()) return;
-  const auto vectors = RowVectors::of<T>("add_bias", args.x.extent(0), args.x.extent(1));
-  const bool whole = has_whole_rows(args.x) && has_whole_rows(args.bias);
-  launch(whole ? add_bias_kernel<T, true> : add_bias_kernel<T, false>, elementwise_grid(vectors),
-         context, args, vectors);
-}
-
-template <Element T, class State>
-void run_op(const AddBiasArgs<T>& args, State& state) {
-  add_bias(args, state.context);
-}
-
 /// v / (1 + e^(v · (kGeluLinear + kGeluCubic · v²))).
 template <class T>
 __device__ __forceinline__ float gelu(float v) {
@@ -90,33 +56,50 @@ __device__ __forceinline__ float gelu(float v) {
   }
 }
 
-/// A thread for each vector of the output.
-template <class T, bool kWhole>
-__global__ void __launch_bounds__(kElementwiseThreads)
-    bias_gelu_kernel(BiasGeluArgs<T> args, RowVectors vectors) {
-  grid_dependency_launch();
-  grid_dependency_wait();
-  const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
-  if (index >= vectors.total) return;
-  const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-  float x[kVecSize<T>], bias[kVecSize<T>];
-  unpack<T>(load_first<kWhole>(args.x.at(row, column), count), x);
-  unpack<T>(load_first<kWhole, Load::constant>(args.bias.data + column, count), bias);
+/// out = f(x + bias), f(v) = gelu(v) or v.
+template <class T, bool kGelu>
+struct BiasRows {
+  MatrixView<const T> x;
+  VectorView<const T> bias;
+  MatrixView<T> out;
+
+  template <bool kWhole>
+  __device__ __forceinline__ void run(const VectorPlace& at) const {
+    float v[kVecSize<T>], b[kVecSize<T>];
+    unpack<T>(load_first<kWhole>(x.at(at.row, at.column), at.count), v);
+    unpack<T>(load_first<kWhole, Load::constant>(bias.data + at.column, at.count), b);
 #pragma unroll
-  for (int i = 0; i < kVecSize<T>; ++i) x[i] = gelu<T>(__fadd_rn(x[i], bias[i]));
-  store_first<kWhole>(args.out.at(row, column), count, pack<T>(x));
+    for (int i = 0; i < kVecSize<T>; ++i) {
+      v[i] = __fadd_rn(v[i], b[i]);
+      if constexpr (kGelu) v[i] = gelu<T>(v[i]);
+    }
+    store_first<kWhole>(out.at(at.row, at.column), at.count, pack<T>(v));
+  }
+
+  void launch(const char* op, const Context& context) const {
+    const bool whole = has_whole_rows(x) && has_whole_rows(bias) && has_whole_rows(out);
+    for_each_vector<T>(op, out.extent(0), out.extent(1), whole, *this, context);
+  }
+};
+
+/// See the head of this file. Throws ShapeError when the operands do not fit together.
+template <Element T>
+void add_bias(const AddBiasArgs<T>& args, const Context& context) {
+  validate(args);
+  if (!args.x.empty()) BiasRows<T, false>{args.x, args.bias, args.x}.launch("add_bias", context);
+}
+
+template <Element T, class State>
+void run_op(const AddBiasArgs<T>& args, State& state) {
+  add_bias(args, state.context);
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
 template <Element T>
 void bias_gelu(const BiasGeluArgs<T>& args, const Context& context) {
   validate(args);
-  if (args.out.empty()) return;
-  const auto vectors = RowVectors::of<T>("bias_gelu", args.out.extent(0), args.out.extent(1));
-  const bool whole =
-      has_whole_rows(args.x) && has_whole_rows(args.bias) && has_whole_rows(args.out);
-  launch(whole ? bias_gelu_kernel<T, true> : bias_gelu_kernel<T, false>, elementwise_grid(vectors),
-         context, args, vectors);
+  if (!args.out.empty())
+    BiasRows<T, true>{args.x, args.bias, args.out}.launch("bias_gelu", context);
 }
 
 template <Element T, class State>

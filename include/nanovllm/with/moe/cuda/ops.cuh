@@ -54,52 +54,52 @@ namespace nanovllm::cuda {
 
 namespace detail {
 
-/// A thread for each vector of the output. `kPart`: some experts are elsewhere.
-template <class T, bool kWhole, bool kPart>
-__global__ void __launch_bounds__(kElementwiseThreads)
-    combine_experts_kernel(MatrixView<const T> y, MatrixView<const float> weights,
-                           MatrixView<const std::int32_t> ids, LocalExperts local,
-                           MatrixView<T> out, bool accumulate, RowVectors vectors) {
-  grid_dependency_launch();
-  grid_dependency_wait();
-  const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
-  if (index >= vectors.total) return;
-  const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-  const auto k = static_cast<std::uint32_t>(weights.extent(1));
-  float sum[kVecSize<T>] = {};
+/// `kPart`: some experts are elsewhere.
+template <class T, bool kPart>
+struct CombineExperts {
+  MatrixView<const T> y;
+  MatrixView<const float> weights;
+  MatrixView<const std::int32_t> ids;
+  LocalExperts local;
+  MatrixView<T> out;
+  bool accumulate;
+
+  template <bool kWhole>
+  __device__ __forceinline__ void run(const VectorPlace& at) const {
+    const auto [row, column, count] = at;
+    const auto k = static_cast<std::uint32_t>(weights.extent(1));
+    float sum[kVecSize<T>] = {};
 #pragma unroll 4
-  for (std::uint32_t s = 0; s < k; ++s) {
-    if (kPart && !local.contains(*static_cast<const volatile std::int32_t*>(ids.at(row, s))))
-      continue;
-    const float weight = *static_cast<const volatile float*>(weights.at(row, s));
-    float values[kVecSize<T>];
-    unpack<T>(load_first<kWhole>(y.at(row * k + s, column), count), values);
+    for (std::uint32_t s = 0; s < k; ++s) {
+      if (kPart && !local.contains(*static_cast<const volatile std::int32_t*>(ids.at(row, s))))
+        continue;
+      const float weight = *static_cast<const volatile float*>(weights.at(row, s));
+      float values[kVecSize<T>];
+      unpack<T>(load_first<kWhole>(y.at(row * k + s, column), count), values);
 #pragma unroll
-    for (int i = 0; i < kVecSize<T>; ++i) sum[i] = __fmaf_rn(weight, values[i], sum[i]);
+      for (int i = 0; i < kVecSize<T>; ++i) sum[i] = __fmaf_rn(weight, values[i], sum[i]);
+    }
+    uint4 result = pack<T>(sum);
+    if (accumulate) result = add_vectors<T>(result, load_first<kWhole>(out.at(row, column), count));
+    store_first<kWhole>(out.at(row, column), count, result);
   }
-  uint4 result = pack<T>(sum);
-  if (accumulate) result = add_vectors<T>(result, load_first<kWhole>(out.at(row, column), count));
-  store_first<kWhole>(out.at(row, column), count, result);
-}
+};
 
 }  // namespace detail
 
 /// Enqueues the sums out[i] = Σ_s weights[i, s] · y[i · k + s], in float32, in the order of slots,
-/// rounded once; or that added to out[i], and rounded again. Slots whose expert is elsewhere add
-/// nothing, and their rows of y are not read. y [n · k, width], weights and ids [n, k], out [n,
-/// width].
-/// @param has_part  some experts are not among `local`.
+/// rounded once; or that added to out[i], and rounded again. With `has_part`, slots whose expert is
+/// not among `local` add nothing, and their rows of y are not read. y [n · k, width], weights and
+/// ids [n, k], out [n, width].
 template <Element T>
 void combine_experts(const MatrixView<const T>& y, const MatrixView<const float>& weights,
                      const MatrixView<const std::int32_t>& ids, const LocalExperts& local,
                      bool has_part, const MatrixView<T>& out, bool accumulate,
                      const Context& context) {
-  const auto vectors = RowVectors::of<T>("expert_mlp", out.extent(0), out.extent(1));
-  const bool whole = has_whole_rows(y) && has_whole_rows(out);
   const auto run = [&](auto part) {
-    launch(whole ? detail::combine_experts_kernel<T, true, part>
-                 : detail::combine_experts_kernel<T, false, part>,
-           elementwise_grid(vectors), context, y, weights, ids, local, out, accumulate, vectors);
+    for_each_vector<T>(
+        "expert_mlp", out.extent(0), out.extent(1), has_whole_rows(y) && has_whole_rows(out),
+        detail::CombineExperts<T, part>{y, weights, ids, local, out, accumulate}, context);
   };
   has_part ? run(std::true_type{}) : run(std::false_type{});
 }
