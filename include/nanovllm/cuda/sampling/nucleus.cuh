@@ -125,25 +125,19 @@ struct Bracket {
   float low, high;
 };
 
-/// Finds the bracket from every kNucleusStride-th tile: bins of equal width in logits count tokens.
-/// The mass B below a bin's upper edge, where a token has the mass m, is estimated with a standard
-/// deviation below sqrt(stride · m · B). The same in all blocks of a cluster. Contains barriers.
-__device__ inline Bracket bracket_cut(RowTiles row, const Draw& draw, float top_p, double total,
-                                      NucleusShared& shared) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  constexpr int kPer = kNucleusBins / kSelectThreads, kAhead = 4;
-  constexpr float kPerBit = kNucleusBins / 40.f;  // the last bin's tokens have the mass 2^-40
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int tiles = row.num_tiles();
-  if (tiles * kLogitTile <= kNucleusCapacity) {  // the list has room for all
-    return {std::numeric_limits<float>::lowest(), kInfinity};
-  }
+inline constexpr float kNucleusBinsPerBit = kNucleusBins / 40.f;  ///< the last has the mass 2^-40
+
+/// Counts in `shared.bins` the tokens of every kNucleusStride-th tile, bins of equal width in
+/// logits, and returns how many tiles these are. Contains barriers.
+__device__ __forceinline__ int count_sample(RowTiles row, float bins_per_logit,
+                                            NucleusShared& shared) {
+  constexpr int kAhead = 4;
+  const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < kNucleusBins; i += kSelectThreads) shared.bins[i] = 0;
   if (thread == 0) shared.low_bin = kNucleusBins, shared.high_bin = -1;
   __syncthreads();
-  const int samples = (tiles + kNucleusStride / 2) / kNucleusStride;
-  const float bins_per_logit = draw.scale * kPerBit;
-  for (int begin = warp; begin < samples; begin += kAhead * kSelectWarps) {
+  const int samples = (row.num_tiles() + kNucleusStride / 2) / kNucleusStride;
+  for (int begin = thread / 32; begin < samples; begin += kAhead * kSelectWarps) {
     int which[kAhead];
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
@@ -166,6 +160,23 @@ __device__ inline Bracket bracket_cut(RowTiles row, const Draw& draw, float top_
     }
   }
   __syncthreads();
+  return samples;
+}
+
+/// Finds the bracket from a sample of the row. The mass B below a bin's upper edge, where a token
+/// has the mass m, is estimated with a standard deviation below sqrt(stride · m · B). The same in
+/// all blocks of a cluster. Contains barriers.
+__device__ inline Bracket bracket_cut(RowTiles row, const Draw& draw, float top_p, double total,
+                                      NucleusShared& shared) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kPerBit = kNucleusBinsPerBit;
+  constexpr int kPer = kNucleusBins / kSelectThreads;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int tiles = row.num_tiles();
+  if (tiles * kLogitTile <= kNucleusCapacity) {  // the list has room for all
+    return {std::numeric_limits<float>::lowest(), kInfinity};
+  }
+  const float bins_per_logit = draw.scale * kPerBit;
+  const int samples = count_sample(row, bins_per_logit, shared);
   // Thread 0 has the bins of the smallest masses: sums go upwards from there.
   const float stride = static_cast<float>(tiles) / static_cast<float>(samples);
   const int last = kNucleusBins - 1 - thread * kPer;
@@ -335,6 +346,49 @@ __device__ double cluster_total(RowCluster cluster, const NucleusPart& part, Val
   return sum;
 }
 
+/// Leaves in `shared.part` what this block has to tell: its masses, and the winner of its race.
+/// Contains a barrier, and ends before one.
+__device__ __forceinline__ void leave_part(const Draw& draw, double above, double listed,
+                                           NucleusShared& shared) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  above = warp_sum(above), listed = warp_sum(listed);
+  if (thread % 32 == 0) shared.sums[0][warp] = above, shared.sums[1][warp] = listed;
+  __syncthreads();
+  if (warp > 0) return;
+  NucleusPart part{};
+  part.arrival = std::numeric_limits<float>::infinity();
+  part.failed =
+      shared.race.count > ExponentialRace::kCapacity || shared.list_size > kNucleusCapacity;
+  if (!part.failed) {
+    const int winner = find_winner(shared.race, draw);
+    if (winner >= 0) {
+      const Candidate& candidate = shared.race.candidates[winner];
+      part.certain = draw.score(candidate.logit, candidate.id, candidate.bits);
+      part.arrival = candidate.arrival;
+    }
+  }
+  for (const double sum : shared.sums[0]) part.above += sum;
+  for (const double sum : shared.sums[1]) part.listed += sum;
+  if (thread == 0) shared.part = part;
+}
+/// Leaves in `shared.part.before` the mass of this block's `size` listed tokens before `limit`.
+/// Contains a barrier, and ends before one.
+__device__ __forceinline__ void leave_mass_before(const Listed& limit, const Draw& draw, int size,
+                                                  NucleusShared& shared) {
+  const int thread = static_cast<int>(threadIdx.x);
+  double before = 0;
+  for (int i = thread; i < size; i += kSelectThreads) {
+    if (shared.list[i].is_before(limit)) before += double{draw.weight(shared.list[i].logit)};
+  }
+  before = warp_sum(before);
+  if (thread % 32 == 0) shared.sums[0][thread / 32] = before;
+  __syncthreads();
+  if (thread == 0) {
+    shared.part.before = 0;
+    for (const double sum : shared.sums[0]) shared.part.before += sum;
+  }
+}
+
 /// The token drawn from a row with top_p and without top_k; kNoToken where only the exact way can
 /// tell. `total` is the mass of the row within kMassError, `first` the lowest id with the largest
 /// logit, `least` the lowest logit that min_p keeps. Called by all threads of all blocks of the
@@ -347,33 +401,15 @@ __device__ __noinline__ inline TokenId draw_from_nucleus(RowTiles row, const Sam
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Draw draw = row_draw;  // in registers: the caller's has an address
   const RowCluster cluster;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  const int thread = static_cast<int>(threadIdx.x);
   const Bracket bracket = bracket_cut(row, draw, settings.top_p, total, shared);
   if (thread == 0) shared.race.start(), shared.list_size = 0;
   __syncthreads();
   double above = 0, listed = 0;
   visit_nucleus(row, draw, bracket, least, cluster, shared, above, listed);
-  above = warp_sum(above), listed = warp_sum(listed);
-  if (thread % 32 == 0) shared.sums[0][warp] = above, shared.sums[1][warp] = listed;
-  __syncthreads();
-  const int size = shared.list_size;
-  if (warp == 0) {
-    NucleusPart part{};
-    part.arrival = kInfinity;
-    part.failed = shared.race.count > ExponentialRace::kCapacity || size > kNucleusCapacity;
-    if (!part.failed) {
-      const int winner = find_winner(shared.race, draw);
-      if (winner >= 0) {
-        const Candidate& candidate = shared.race.candidates[winner];
-        part.certain = draw.score(candidate.logit, candidate.id, candidate.bits);
-        part.arrival = candidate.arrival;
-      }
-    }
-    for (const double sum : shared.sums[0]) part.above += sum;
-    for (const double sum : shared.sums[1]) part.listed += sum;
-    if (thread == 0) shared.part = part;
-  }
+  leave_part(draw, above, listed, shared);
   cluster.sync();
+  const int size = shared.list_size;
 
   const auto sum_of = [&](auto value) { return cluster_total(cluster, shared.part, value); };
   const double error = 2 * kMassError * total, goal = double{settings.top_p} * total;
@@ -404,19 +440,9 @@ __device__ __noinline__ inline TokenId draw_from_nucleus(RowTiles row, const Sam
       break;
     }
     limit = {clean(row.logits[challenger.id]), challenger.id};
-    double before = 0;
-    for (int i = thread; i < size; i += kSelectThreads) {
-      if (shared.list[i].is_before(limit)) before += double{draw.weight(shared.list[i].logit)};
-    }
-    before = warp_sum(before);
-    if (thread % 32 == 0) shared.sums[0][warp] = before;
-    __syncthreads();
-    if (thread == 0) {
-      shared.part.before = 0;
-      for (const double sum : shared.sums[0]) shared.part.before += sum;
-    }
+    leave_mass_before(limit, draw, size, shared);
     cluster.sync();
-    before = above + sum_of([](const NucleusPart& part) { return part.before; });
+    const double before = above + sum_of([](const NucleusPart& part) { return part.before; });
     if (before < goal - error) {
       token = challenger.id;
       break;
