@@ -187,9 +187,18 @@ struct Bench {
     constexpr double kElements = 3. * kIn * kWidth;
     run<CudaBackend::Matrix<bf16>>("bf16", 2 * kElements);
     run<CudaBackend::Fp8Matrix>("fp8", kElements * (1 + 4. / 128));
+    cuda::ExpertWorkspace workspace;
+    workspace.reserve(
+        {.max_rows = kMostRows, .experts_per_token = kSlots, .in = kIn, .width = kWidth},
+        sizeof(bf16));
     for (const std::int64_t n : {1, 64, 256, 8192}) {
       const Timing us = time_in_graph(context, [&](int) { backend.run(route(n)); });
       report.add("route_experts, " + std::to_string(n) + " tokens", us, 0, 0);
+      const MatrixView<const std::int32_t> chosen(ids.data(), {n, kSlots});
+      const Timing plan = time_in_graph(context, [&](int) {
+        cuda::plan_experts(chosen, {0, kExperts}, 64, workspace.plan(), context);
+      });
+      report.add("plan_experts, " + std::to_string(n) + " tokens", plan, 0, 0);
     }
     run_dense();
   }

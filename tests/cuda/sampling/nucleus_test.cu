@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(cuda::kSelectThreads)
   extern __shared__ __align__(16) std::byte nucleus_shared[];
   auto& shared = *reinterpret_cast<cuda::NucleusShared*>(nucleus_shared);
   cuda::grid_dependency_wait();
-  const cuda::RowCluster cluster;
+  const cuda::BlockCluster cluster;
   const std::int64_t r = blockIdx.x / static_cast<unsigned>(cluster.size);
   const SamplingRow settings = args.batch.rows.data[r];
   const cuda::RowSummary summary =

@@ -1,6 +1,8 @@
 // The ops of a mixture of experts on the CUDA backend.
 
 #include <cmath>
+#include <cstdint>
+#include <vector>
 
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cpu/backend.hpp"
@@ -25,6 +27,66 @@ TEST_CASE("route_experts is the formula of its contract on the GPU", "[ops][moe]
   ops::route_ties_case(backend);
   ops::route_counts_cases(backend);
   ops::route_shape_cases(backend);
+}
+
+TEST_CASE("a plan has each pair of the experts that are here in one tile", "[moe]") {
+  if (!test::has_gpu()) return;
+  const nanovllm::cuda::Stream stream;
+  const nanovllm::cuda::Context context = nanovllm::cuda::Context::on(stream.get());
+  struct Case {
+    std::int64_t n, k;
+    int experts, tile_rows;
+    nanovllm::cuda::LocalExperts local;
+  };
+  // One block, a cluster, and on both sides of where it begins; experts without pairs, one with all
+  // of them; more experts than threads.
+  for (const Case& c : {Case{1, 8, 128, 8, {0, 128}}, Case{7, 3, 20, 16, {4, 9}},
+                        Case{255, 8, 128, 64, {0, 128}}, Case{256, 8, 128, 64, {0, 128}},
+                        Case{2048, 1, 1, 128, {0, 1}}, Case{3000, 2, 5000, 8, {17, 2500}},
+                        Case{8192, 8, 128, 128, {64, 64}}, Case{1001, 7, 3, 128, {0, 2}}}) {
+    CAPTURE(c.n, c.k, c.experts, c.local.first, c.local.count);
+    const auto pairs = static_cast<std::size_t>(c.n * c.k);
+    std::vector<std::int32_t> ids(pairs);
+    for (std::size_t p = 0; p < pairs; ++p) {
+      const auto mixed = static_cast<std::uint32_t>(p) * 2654435761u;
+      ids[p] = static_cast<std::int32_t>((mixed >> 7) % static_cast<std::uint32_t>(c.experts));
+    }
+    nanovllm::cuda::DeviceBuffer<std::int32_t> on_device(pairs), order(pairs), num_tiles(1);
+    nanovllm::cuda::DeviceBuffer<nanovllm::cuda::ExpertTile> tiles(pairs);
+    cudaMemcpy(on_device.data(), ids.data(), pairs * sizeof(ids[0]), cudaMemcpyHostToDevice);
+    nanovllm::cuda::plan_experts(MatrixView<const std::int32_t>(on_device.data(), {c.n, c.k}),
+                                 c.local, c.tile_rows,
+                                 {order.data(), tiles.data(), num_tiles.data()}, context);
+    REQUIRE(cudaStreamSynchronize(stream.get()) == cudaSuccess);
+    std::int32_t count = 0;
+    cudaMemcpy(&count, num_tiles.data(), sizeof(count), cudaMemcpyDeviceToHost);
+    REQUIRE((count >= 0 &&
+             count <= nanovllm::cuda::max_expert_tiles(c.n * c.k, c.local.count, c.tile_rows)));
+    std::vector<nanovllm::cuda::ExpertTile> list(static_cast<std::size_t>(count));
+    std::vector<std::int32_t> sorted(pairs);
+    cudaMemcpy(list.data(), tiles.data(), list.size() * sizeof(list[0]), cudaMemcpyDeviceToHost);
+    cudaMemcpy(sorted.data(), order.data(), pairs * sizeof(ids[0]), cudaMemcpyDeviceToHost);
+    std::vector<int> seen(pairs, 0);
+    std::int32_t next = 0;
+    std::size_t short_tiles = 0, here = 0;
+    for (const nanovllm::cuda::ExpertTile& tile : list) {
+      REQUIRE(tile.first == next);
+      REQUIRE((tile.count > 0 && tile.count <= c.tile_rows));
+      short_tiles += tile.count < c.tile_rows ? 1 : 0;
+      for (std::int32_t i = 0; i < tile.count; ++i, ++next) {
+        const auto pair = static_cast<std::size_t>(sorted[static_cast<std::size_t>(next)]);
+        REQUIRE(pair < pairs);
+        REQUIRE(ids[pair] == c.local.first + tile.expert);
+        ++seen[pair];
+      }
+    }
+    for (std::size_t p = 0; p < pairs; ++p) {
+      REQUIRE(seen[p] == (c.local.contains(ids[p]) ? 1 : 0));
+      here += static_cast<std::size_t>(seen[p]);
+    }
+    REQUIRE(here == static_cast<std::size_t>(next));
+    REQUIRE(short_tiles <= static_cast<std::size_t>(c.local.count));
+  }
 }
 
 TEMPLATE_TEST_CASE("expert_mlp is the formula of its contract on the GPU", "[ops][moe]", float,

@@ -1,6 +1,6 @@
 #pragma once
 /// Blocks of a cluster: their barrier, and reads of and writes to each other's shared memory.
-/// Compute capability 9.0 and later.
+/// Compute capability 9.0 and later, but for `BlockCluster`.
 /// Source: PTX ISA 9.0, "barrier.cluster", "mapa", "st.async".
 
 #include <cuda_runtime.h>
@@ -60,5 +60,35 @@ template <class T>
 }
 
 #endif
+
+/// This block's cluster, along x; the block alone where there are no clusters, on any device.
+struct BlockCluster {
+  int rank, size;
+
+  __device__ BlockCluster() : rank(0), size(1) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+#endif
+  }
+  /// A barrier of all threads of all blocks.
+  __device__ void sync() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (size > 1) {
+      cluster_sync();
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+  /// What block `from` has where this block has `mine`, in shared memory.
+  template <class T>
+  [[nodiscard]] __device__ const T* at(const T* mine, [[maybe_unused]] int from) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (size > 1) return cluster_pointer(mine, from);
+#endif
+    return mine;
+  }
+};
 
 }  // namespace nanovllm::cuda

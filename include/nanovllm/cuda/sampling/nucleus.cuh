@@ -38,38 +38,6 @@ inline constexpr double kMassError = 6e-6;
 /// Largest top_p: what it leaves out must be far above the error.
 inline constexpr float kMaxNucleus = 0.9999f;
 
-// ---- The blocks of a cluster; one block where there are no clusters.
-
-/// This block's cluster.
-struct RowCluster {
-  int rank, size;
-
-  __device__ RowCluster() : rank(0), size(1) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-#endif
-  }
-  /// A barrier of all threads of all blocks.
-  __device__ void sync() const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (size > 1) {
-      cluster_sync();
-      return;
-    }
-#endif
-    __syncthreads();
-  }
-  /// What block `from` has where this block has `mine`, in shared memory.
-  template <class T>
-  [[nodiscard]] __device__ const T* at(const T* mine, [[maybe_unused]] int from) const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (size > 1) return cluster_pointer(mine, from);
-#endif
-    return mine;
-  }
-};
-
 /// Whether a row's draw is from a nucleus, if its logits allow that.
 [[nodiscard]] __device__ __forceinline__ bool has_nucleus(const SamplingRow& row,
                                                           std::int64_t vocab) {
@@ -237,7 +205,7 @@ __device__ __forceinline__ void enter_queued(const GroupQueue& queue, int first,
 /// This block's share of the tiles: tokens above the bracket that have `least` at the least run the
 /// race, those in it go into the list. Masses are returned in `above` and `listed`.
 __device__ __forceinline__ void visit_nucleus(RowTiles row, const Draw& draw, Bracket bracket,
-                                              float least, RowCluster cluster,
+                                              float least, BlockCluster cluster,
                                               NucleusShared& shared, double& above,
                                               double& listed) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -340,7 +308,7 @@ __device__ inline Scored find_challenger(const Draw& draw, const Listed& limit, 
 
 /// The sum over the blocks of the cluster, in all threads.
 template <class Value>
-__device__ double cluster_total(RowCluster cluster, const NucleusPart& part, Value value) {
+__device__ double cluster_total(BlockCluster cluster, const NucleusPart& part, Value value) {
   double sum = 0;
   for (int rank = 0; rank < cluster.size; ++rank) sum += value(*cluster.at(&part, rank));
   return sum;
@@ -400,7 +368,7 @@ __device__ __noinline__ inline TokenId draw_from_nucleus(RowTiles row, const Sam
                                                          NucleusShared& shared) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Draw draw = row_draw;  // in registers: the caller's has an address
-  const RowCluster cluster;
+  const BlockCluster cluster;
   const int thread = static_cast<int>(threadIdx.x);
   const Bracket bracket = bracket_cut(row, draw, settings.top_p, total, shared);
   if (thread == 0) shared.race.start(), shared.list_size = 0;

@@ -37,6 +37,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/sampling/filter.cuh"
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   auto& shared = *reinterpret_cast<FinishShared*>(finish_shared);
   grid_dependency_launch();
   grid_dependency_wait();
-  const RowCluster cluster;
+  const BlockCluster cluster;
   const std::int64_t r = blockIdx.x / static_cast<unsigned>(cluster.size);
   const std::int64_t vocab = args.logits.extent(1);
   const SamplingRow settings = args.batch.rows.data[r];
