@@ -354,7 +354,7 @@ auto with_varlen_mma_width(std::int64_t head_dim, const Visit& visit) {
 /// Shared memory that a block asks for with a cache of format `Kv`.
 template <KvFormat Kv>
 [[nodiscard]] std::size_t varlen_mma_shared_bytes(std::int64_t head_dim) {
-  return with_varlen_mma_width(head_dim, []<int kWidth>() {
+  return with_varlen_mma_width(head_dim, [&]<int kWidth>() {
     return sizeof(VarlenMmaShared<VarlenMmaTraits<bf16, kWidth, Kv>>) + 1024;
   });
 }

@@ -75,7 +75,10 @@ class DenseEngine {
   /// Enqueues a product that is not empty: see `cuda::linear`.
   template <Element T, Element Out>
   void run(const LinearArgs<T, DeviceMatrix<T>, Out>& args, const Context& context) {
-    const DenseLayer<T, Out> layer = layer_of(args);
+    run(layer_of(args), context);
+  }
+  template <Element T, Element Out>
+  void run(const DenseLayer<T, Out>& layer, const Context& context) {
     if (!execute(layer, plan_for(layer, context), context)) blas_.run_any(layer, context);
   }
 
