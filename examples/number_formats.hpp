@@ -14,6 +14,8 @@
 #include <nanovllm/with/eight_bits/int8_kv.hpp>
 #include <nanovllm/with/eight_bits/weights.hpp>
 #if defined(__CUDACC__)
+#include <nanovllm/cuda/backend.cuh>
+#include <nanovllm/with/eight_bits/cuda/int4_ops.cuh>
 #include <nanovllm/with/eight_bits/cuda/ops.cuh>
 #include <nanovllm/with/moe/cuda/fp8_ops.cuh>
 #endif
@@ -29,7 +31,7 @@ namespace nanovllm::examples {
 struct NumberFormats {
   std::string dtype = "bfloat16";  ///< or "float32"
   std::string kv_dtype = "auto";   ///< that of `dtype`, or "int8" or "fp8"
-  /// Or "fp8", which also keeps FP8 checkpoints as stored; on the CPU "int8" and "int4".
+  /// Or "fp8", which also keeps FP8 checkpoints as stored; "int4"; on the CPU "int8" too.
   std::string quantization = "none";
   std::string save_quantized{};  ///< a directory to keep weights in integers in; empty: none
 };
@@ -93,8 +95,15 @@ auto with_formats(const NumberFormats& formats, const Make& make) {
     if (quantization == "int8") return with_weight.template operator()<Int8Group32>();
     if (quantization == "int4") return with_weight.template operator()<Int4Group32>();
   }
-  check<ConfigError>(!has_integers, wanted, ": --quantization ", quantization,
+  check<ConfigError>(!has_integers || (quantization == "int4" && save_quantized.empty()), wanted,
+                     save_quantized.empty() ? ": --quantization int8" : ": --save-quantized",
                      " is for --device cpu");
+#if defined(__CUDACC__)
+  if constexpr (std::is_same_v<typename Bfloat16Policy::Backend, CudaBackend>) {
+    if (quantization == "int4") return with_weight.template operator()<Int4Group128>();
+  }
+#endif
+  check<ConfigError>(!has_integers, wanted, ": this program has no 4-bit weights for that device");
   if (kv_dtype == "int8") return make.template operator()<WithKv<Bfloat16Policy, Int8Kv>>();
   if (kv_dtype == "fp8") return make.template operator()<WithKv<Bfloat16Policy, Fp8Kv>>();
 #endif

@@ -87,6 +87,11 @@ TEST_CASE("formats of numbers that do not go together are refused by name", "[ex
                     "--save-quantized is for --quantization int8 or int4, got --quantization fp8");
   CHECK_THROWS_WITH(chosen<OnAnother>({.quantization = "int8"}),
                     "--quantization int8 --kv-dtype auto: --quantization int8 is for --device cpu");
+  CHECK_THROWS_WITH(chosen<OnAnother>({.quantization = "int4", .save_quantized = "folder"}),
+                    "--quantization int4 --kv-dtype auto: --save-quantized is for --device cpu");
+  CHECK_THROWS_WITH(chosen<OnAnother>({.quantization = "int4"}),
+                    "--quantization int4 --kv-dtype auto: this program has no 4-bit weights for "
+                    "that device");
 }
 
 TEST_CASE("weights are saved where it was asked for, and opened from there", "[examples]") {

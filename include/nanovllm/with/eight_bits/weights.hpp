@@ -1,6 +1,6 @@
 #pragma once
 /// Weights in 8-bit floats with a scale for each block of 128 rows and columns, and in integers of
-/// 8 and 4 bits with a scale for each row and 32 columns.
+/// 8 and 4 bits with a scale for each row and 32 columns, or 128 of them.
 
 #include <cstdint>
 #include <functional>
@@ -104,5 +104,29 @@ struct Int4Weights {
 
 using Int8Group32 = Int8Weights<bf16>;
 using Int4Group32 = Int4Weights<bf16>;
+
+/// `type` is the matrix by which a backend computes with `Int4Group128`; defined next to its ops.
+template <class Backend>
+struct Int4GroupMatrixOf;
+
+/// For GPUs: the matrices of the layers in integers of 4 bits in groups of 128 columns, the
+/// vocabulary's and all vectors in `T`. A group has a scale in float32, and an offset where a
+/// checkpoint has one, so an element takes 4.25 or 4.5 bits. Activations stay as they are (W4A16).
+/// What a checkpoint has in such integers is kept as it is, if its groups are multiples of 128
+/// columns (AWQ, GPTQ, compressed-tensors); other matrices are quantised while they are loaded.
+/// with/eight_bits/cuda/int4_ops.cuh.
+/// Source: Frantar et al., "GPTQ", 2022; Lin et al., "AWQ", 2023.
+template <Element T>
+struct Int4GroupWeights {
+  using Element = T;
+  template <class Backend, MatrixRole kRole>
+  using Matrix =
+      typename std::conditional_t<kRole == MatrixRole::dense, Int4GroupMatrixOf<Backend>,
+                                  std::type_identity<typename Backend::template Matrix<T>>>::type;
+  static constexpr std::string_view kName = "int4 in groups of 128";
+  static constexpr int kBits = 4;
+};
+
+using Int4Group128 = Int4GroupWeights<bf16>;
 
 }  // namespace nanovllm
