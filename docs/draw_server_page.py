@@ -1,12 +1,22 @@
 #!/usr/bin/env python3
-"""Draws docs/images/server_page_*.png: the page of examples/server, with scripted answers.
+"""Draws docs/images/server_page_*.png: the page of examples/server.
+
+    python3 docs/draw_server_page.py                # server_page_light.png, _dark.png: scripted answers
+    python3 docs/draw_server_page.py --serve SERVE  # server_page_engine.png: the program, with clients
 
 Needs chromium and Pillow, which makes the files small.
 """
 
+import argparse
+import json
 import pathlib
+import random
+import re
+import subprocess
 import sys
+import threading
 import time
+import urllib.request
 
 from PIL import Image
 
@@ -72,7 +82,50 @@ def save(browser, name):
     print(path.name, path.stat().st_size, "bytes")
 
 
-def main():
+def tell(url, seed, is_over):
+    """Asks for one tale after the other, by one of a few system prompts."""
+    dice = random.Random(seed)
+    while not is_over.is_set():
+        rules = "You tell tales to children. " * (1 + dice.randrange(4))
+        body = {"messages": [{"role": "system", "content": rules},
+                             {"role": "user", "content": f"Tell me of {dice.choice(('a fox', 'a king', 'a witch'))}."}],
+                "max_tokens": dice.randint(20, 300), "ignore_eos": True}
+        request = urllib.request.Request(url + "v1/chat/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as reply:
+            reply.read()
+        time.sleep(dice.random() / 2)
+
+
+def draw_engine(serve):
+    process = subprocess.Popen([serve, "--model", str(DOCS.parent / "examples/models/fairytale"), "--port", "0",
+                                "--max-num-seqs", "16", "--kv-blocks", "800"],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    is_over = threading.Event()
+    clients, browser = [], None
+    try:
+        url = re.search(r"http://\S+", process.stdout.readline())[0] + "/"
+        clients = [threading.Thread(target=tell, args=(url, seed, is_over)) for seed in range(24)]
+        for client in clients:
+            client.start()
+        browser = Browser(find_chromium())
+        browser.view(1200, 800, scale=2, dark=True)
+        browser.open(url)
+        browser.wait("models.length && pool && pool.num_cached > 100", 120)
+        ask(browser, "Tell me of a fox and a king.")
+        browser.run("document.activeElement.blur()")
+        save(browser, "server_page_engine.png")
+    finally:
+        is_over.set()
+        for client in clients:
+            client.join()
+        if browser:
+            browser.close()
+        process.terminate()
+        process.wait()
+
+
+def draw_answers():
     browser = Browser(find_chromium())
     server = MockServer(models=("Qwen3-8B",))
     server.RequestHandlerClass = Demo
@@ -80,6 +133,7 @@ def main():
         browser.view(1200, 860, scale=2)
         browser.open(server.url)
         browser.wait("models.length")
+        browser.run("closePanel()")
         ask(browser, "How does a paged KV cache keep memory from fragmenting?")
         browser.run("document.activeElement.blur()")
         save(browser, "server_page_light.png")
@@ -95,6 +149,16 @@ def main():
     finally:
         browser.close()
         server.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve", help="the program")
+    options = parser.parse_args()
+    if options.serve:
+        draw_engine(options.serve)
+    else:
+        draw_answers()
 
 
 if __name__ == "__main__":

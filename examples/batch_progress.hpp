@@ -1,10 +1,9 @@
 #pragma once
-/// A line on a terminal that says how far a batch is.
+/// A bar on a terminal that says how far a batch is.
 
 #include <nanovllm/core/error.hpp>
 #include <nanovllm/engine/engine_config.hpp>
-
-#include <unistd.h>
+#include <nanovllm/engine/request/progress.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -37,37 +36,30 @@ namespace nanovllm::examples {
   return count;
 }
 
-/// Shows requests that are done and under way, and tokens per second since the run began, at most
-/// ten times a second. Silent unless the stream is a terminal.
+/// Shows requests that are done and under way, and tokens per second since the run began. Silent as
+/// a ProgressLine.
 class BatchProgress {
  public:
   /// @param input   the file of requests, of which a terminal is told the number.
   /// @param stream  null for none.
-  explicit BatchProgress(const std::string& input, std::FILE* stream = stderr)
-      : stream_(stream != nullptr && ::isatty(::fileno(stream)) == 1 ? stream : nullptr) {
-    if (stream_ != nullptr) total_ = count_lines(input);
+  explicit BatchProgress(const std::string& input, std::FILE* stream = stderr) : line_(stream) {
+    if (line_.is_shown()) total_ = count_lines(input);
   }
-  ~BatchProgress() { clear(); }
-  BatchProgress(const BatchProgress&) = delete;
-  BatchProgress& operator=(const BatchProgress&) = delete;
 
   /// After a step of `engine`.
   template <class Engine>
   void show(std::size_t num_done, std::size_t num_alive, const Engine& engine) {
-    const Clock::time_point now = Clock::now();
-    if (stream_ == nullptr || now - shown_ < std::chrono::milliseconds(100)) return;
-    shown_ = now;
-    const std::string line = describe(num_done, num_alive, engine.stats());
-    std::fprintf(stream_, "\r%s\033[K", line.c_str());
-    std::fflush(stream_);
-    has_line_ = true;
+    if (!line_.is_due()) return;
+    std::optional<double> share;
+    if (total_ && *total_ > 0) share = static_cast<double>(num_done) / static_cast<double>(*total_);
+    line_.show("", share, describe(num_done, num_alive, engine.stats()));
   }
 
   /// Takes the line off the terminal. Returns what the end of the run is to say of time and speed:
-  /// nothing unless the stream is a terminal.
+  /// nothing where no bar is shown.
   [[nodiscard]] std::string end(const EngineStats& stats) {
-    clear();
-    if (stream_ == nullptr) return "";
+    line_.clear();
+    if (!line_.is_shown()) return "";
     char out[64];
     const double time = seconds();
     std::snprintf(out, sizeof out, ", %.1f s, %.0f tokens per second", time,
@@ -75,12 +67,12 @@ class BatchProgress {
     return out;
   }
 
-  /// "12/100 requests, 8 under way; a second 5230 prompt tokens, 810 generated".
+  /// "12/100 requests, 8 under way; tokens a second: 5230 in, 810 out".
   [[nodiscard]] std::string describe(std::size_t num_done, std::size_t num_alive,
                                      const EngineStats& stats) const {
     char rates[96];
     const double time = seconds();
-    std::snprintf(rates, sizeof rates, "; a second %.0f prompt tokens, %.0f generated",
+    std::snprintf(rates, sizeof rates, "; tokens a second: %.0f in, %.0f out",
                   static_cast<double>(stats.num_prefill_tokens) / time,
                   static_cast<double>(stats.num_sampled_tokens) / time);
     return concat(num_done, total_ ? concat('/', *total_) : "", " requests, ", num_alive,
@@ -93,17 +85,10 @@ class BatchProgress {
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(Clock::now() - begin_).count();
   }
-  void clear() {
-    if (!has_line_) return;
-    std::fputs("\r\033[K", stream_);
-    std::fflush(stream_);
-    has_line_ = false;
-  }
 
-  std::FILE* stream_;
+  ProgressLine line_;
   std::optional<std::size_t> total_;
-  Clock::time_point begin_ = Clock::now(), shown_{};
-  bool has_line_ = false;
+  Clock::time_point begin_ = Clock::now();
 };
 
 }  // namespace nanovllm::examples

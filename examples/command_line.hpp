@@ -6,6 +6,7 @@
 #include <nanovllm/version.hpp>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -24,6 +25,16 @@ inline const CLI::Validator kPositive(
     },
     "POSITIVE");
 
+/// One of `names`.
+[[nodiscard]] inline CLI::Validator one_of(const std::vector<std::string>& names) {
+  return CLI::Validator(
+      [names](const std::string& text) {
+        const bool is_there = std::ranges::find(names, text) != names.end();
+        return is_there ? std::string() : expected_one_of(names, text);
+      },
+      CLI::detail::generate_set(names));
+}
+
 /// What to say of arguments that no option takes: "unknown option --modle; did you mean --model?"
 /// Empty if there is no option among them.
 [[nodiscard]] inline std::string unknown_options(const CLI::App& app) {
@@ -34,9 +45,7 @@ inline const CLI::Validator kPositive(
   for (const std::string& argument : app.remaining()) {
     const std::string name = argument.substr(0, argument.find('='));
     if (name.size() < 2 || name[0] != '-') continue;  // a value
-    out += concat(out.empty() ? "" : "\n", "unknown option ", name);
-    if (const auto nearest = nearest_name(name, names))
-      out += concat("; did you mean ", *nearest, "?");
+    out += concat(out.empty() ? "" : "\n", "unknown option ", name, did_you_mean(name, names));
   }
   return out;
 }

@@ -41,19 +41,19 @@ struct EngineOptions {
 inline void add_engine_options(CLI::App& app, EngineOptions& options) {
   app.add_option("--model", options.model, "checkpoint: a directory or a GGUF file")->required();
   app.add_option("--device", options.device, "where to run; auto takes a GPU if there is one")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->check(one_of({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--dtype", options.formats.dtype, "type of weights, activations and KV cache")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->check(one_of({"float32", "bfloat16"}))
       ->capture_default_str();
   app.add_option("--kv-dtype,--kv-cache-dtype", options.formats.kv_dtype,
                  "KV cache as --dtype, or in 8 bits with a scale for each token and head")
-      ->check(CLI::IsMember({"auto", "int8", "fp8"}))
+      ->check(one_of({"auto", "int8", "fp8"}))
       ->capture_default_str();
   app.add_option("--quantization,--quantize,-q", options.formats.quantization,
                  "weights as --dtype, those of the layers in 8-bit floats, or, on the CPU, all in "
                  "integers of 8 bits or those of the layers in 4")
-      ->check(CLI::IsMember({"none", "fp8", "int8", "int4"}))
+      ->check(one_of({"none", "fp8", "int8", "int4"}))
       ->capture_default_str();
   app.add_option("--save-quantized", options.formats.save_quantized,
                  "directory that is made and keeps the integers of --quantization as a checkpoint, "

@@ -7,6 +7,8 @@
 #include <nanovllm/with/any/all_models.hpp>
 #include <nanovllm/with/any/make_engine.hpp>
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
@@ -51,7 +53,8 @@ inline void run(nvllm::AnyEngine& engine, const GenerateOptions& options, bool f
   const int window =
       options.window != 0 ? options.window : std::max(256, 4 * options.engine.max_num_seqs);
   // Not between results on the same terminal.
-  BatchProgress progress(options.input, options.output == "-" ? nullptr : stderr);
+  const bool is_between = !is_file && ::isatty(STDOUT_FILENO) == 1;
+  BatchProgress progress(options.input, is_between ? nullptr : stderr);
   const BatchCounts counts =
       serve_batch(engine, input, output, !options.as_finished, static_cast<std::size_t>(window),
                   [&](std::size_t num_done, std::size_t num_alive) {

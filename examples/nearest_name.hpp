@@ -43,4 +43,22 @@ namespace nanovllm::examples {
   return nearest;
 }
 
+/// "; did you mean --model?" for "--modle", or nothing.
+[[nodiscard]] inline std::string did_you_mean(std::string_view name,
+                                              const std::vector<std::string>& names) {
+  const std::optional<std::string> nearest = nearest_name(name, names);
+  return nearest ? "; did you mean " + *nearest + "?" : "";
+}
+
+/// What to say of a value that is none of `names`, which are not empty: "expected auto, cpu or
+/// cuda, got 'cdua'; did you mean cuda?" Of less than four letters no name is near.
+[[nodiscard]] inline std::string expected_one_of(const std::vector<std::string>& names,
+                                                 std::string_view value) {
+  std::string out = "expected ";
+  for (std::size_t i = 0; i < names.size(); ++i)
+    out += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+  out.append(", got '").append(value).append("'");
+  return value.size() < 4 ? out : out + did_you_mean(value, names);
+}
+
 }  // namespace nanovllm::examples

@@ -104,9 +104,7 @@ struct PlainCommandLine {
       std::vector<std::string> names{"--help", "--version"};
       names.insert(names.end(), usage.flags.begin(), usage.flags.end());
       names.insert(names.end(), usage.settings.begin(), usage.settings.end());
-      const std::optional<std::string> nearest = nearest_name(name, names);
-      fail(concat("unknown option ", name, nearest ? "; did you mean " : "", nearest.value_or(""),
-                  nearest ? "?" : ""));
+      fail(concat("unknown option ", name, did_you_mean(name, names)));
     }
   }
   const std::size_t count = out.arguments.size();

@@ -34,10 +34,8 @@ void write(const ex::PlainCommandLine& line) {
        .on_load = nvllm::load_progress_line(),
        .on_warning = nvllm::warning_lines()});
   std::printf("%s", prompt.c_str());
-  engine.submit(prompt, params, [](const nvllm::TokenEvent& event) {
-    std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
-    std::fflush(stdout);
-  });
+  ex::TaleWriter tale(params.max_tokens);
+  engine.submit(prompt, params, [&](const nvllm::TokenEvent& event) { tale.write(event); });
   while (engine.step()) {
   }
   ex::print_summary(engine.stats(), params, engine.model_config().generation);
@@ -58,7 +56,7 @@ int main(int argc, char** argv) try {
   } else if (format == "int4") {
     write<nvllm::Int4Group32>(line);
   } else {
-    std::fprintf(stderr, "quantized: expected int8 or int4, got '%s'\n", format.c_str());
+    std::fprintf(stderr, "quantized: %s\n", ex::expected_one_of({"int8", "int4"}, format).c_str());
     return 2;
   }
 } catch (const nvllm::Error& error) {

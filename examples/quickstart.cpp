@@ -31,10 +31,8 @@ int main(int argc, char** argv) try {
                  .on_load = nvllm::load_progress_line(),
                  .on_warning = nvllm::warning_lines()});
   std::printf("%s", prompt.c_str());
-  engine.submit(prompt, params, [](const nvllm::TokenEvent& event) {
-    std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
-    std::fflush(stdout);
-  });
+  ex::TaleWriter tale(params.max_tokens);
+  engine.submit(prompt, params, [&](const nvllm::TokenEvent& event) { tale.write(event); });
   while (engine.step()) {
   }
   ex::print_summary(engine.stats(), params, engine.model_config().generation);

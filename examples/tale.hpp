@@ -2,9 +2,13 @@
 /// How the programs that tell a tale sample it, which options change that, and the lines after it.
 
 #include <nanovllm/engine/engine_config.hpp>
+#include <nanovllm/engine/request/output.hpp>
+#include <nanovllm/engine/request/progress.hpp>
 #include <nanovllm/io/json_values.hpp>
 #include <nanovllm/sampling/resolve.hpp>
 #include <nanovllm/sampling/sampling_json.hpp>
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -57,6 +61,28 @@ inline constexpr const char* kTaleOptions =
   }
   return params;
 }
+
+/// Prints a tale as it comes. Where it does not go to a terminal, but errors do, a bar says there how
+/// much of it there is.
+class TaleWriter {
+ public:
+  /// @param max_tokens  of the tale.
+  explicit TaleWriter(int max_tokens)
+      : line_(::isatty(STDOUT_FILENO) == 1 ? nullptr : stderr), max_tokens_(max_tokens) {}
+
+  void write(const TokenEvent& event) {
+    std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
+    std::fflush(stdout);
+    if (event.token != nullptr) ++num_tokens_;
+    line_.show("writing", static_cast<double>(num_tokens_) / max_tokens_,
+               concat(num_tokens_, " of at most ", max_tokens_, " tokens"));
+    if (event.output != nullptr) line_.clear();
+  }
+
+ private:
+  ProgressLine line_;
+  int max_tokens_, num_tokens_ = 0;
+};
 
 /// "temperature 0.5, top_k 40, ...": how a row of logits was drawn from.
 [[nodiscard]] inline std::string describe_draws(const SamplingParams& params) {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../examples/command_line.hpp"
 #include "commit.hpp"
 #include "measure.hpp"
 #include "models.hpp"
@@ -61,11 +62,11 @@ void add_options(CLI::App& app, Options& o) {
   std::vector<std::string> names;
   for (const auto& [name, shape] : Models::shapes()) names.push_back(name);
   app.add_option("--shape", o.shape, "sizes of a published model, with random weights")
-      ->check(CLI::IsMember(names));
+      ->check(nanovllm::examples::one_of(names));
   app.add_flag("--random-weights", o.random_weights,
                "with --model: take its config.json alone; --shape implies it");
   app.add_option("--dtype", o.dtype, "type of weights, activations and KV cache")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->check(nanovllm::examples::one_of({"float32", "bfloat16"}))
       ->capture_default_str();
   const auto number = [&](const char* name, auto& value, const char* help) {
     app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
@@ -90,12 +91,12 @@ void add_options(CLI::App& app, Options& o) {
   size("--kv-blocks", o.kv_blocks, "blocks of the KV pool; 0 for a share of memory");
   size("--threads", o.num_threads, "CPU threads of all ranks; 0 for all");
   app.add_option("--overlap", o.overlap, "plan a step while another is computed")
-      ->check(CLI::IsMember({"default", "on", "off"}))
+      ->check(nanovllm::examples::one_of({"default", "on", "off"}))
       ->capture_default_str();
   app.add_option("--edits", o.edits,
                  "what the requests of --batch-sizes and the workload ask for beside their "
                  "temperature; 'one' is a mask for the first alone")
-      ->check(CLI::IsMember({"none", "penalties", "mask", "both", "one"}))
+      ->check(nanovllm::examples::one_of({"none", "penalties", "mask", "both", "one"}))
       ->capture_default_str();
   const auto list = [&](const char* name, std::vector<std::int64_t>& values, const char* help) {
     app.add_option(name, values, help)
@@ -264,12 +265,12 @@ int run_main(int argc, char** argv) {
   }
   if constexpr (kHasEightBits) {
     app.add_option("--kv-dtype", o.kv_dtype, "the KV cache of bfloat16: as it is, or of 8 bits")
-        ->check(CLI::IsMember({"auto", "int8", "fp8"}))
+        ->check(nanovllm::examples::one_of({"auto", "int8", "fp8"}))
         ->capture_default_str();
     app.add_option("--quantization", o.quantization,
                    "the layers' weights of bfloat16: as they are, or of 8 bits (with --kv-dtype "
                    "auto or int8)")
-        ->check(CLI::IsMember({"none", "fp8"}))
+        ->check(nanovllm::examples::one_of({"none", "fp8"}))
         ->capture_default_str();
   }
   constexpr bool kHasIntegers = requires { typename Policies::Int4; };
@@ -277,10 +278,10 @@ int run_main(int argc, char** argv) {
     app.add_option("--quantization", o.quantization,
                    "the weights of bfloat16: as they are, in integers of 8 bits, or those of the "
                    "layers in 4")
-        ->check(CLI::IsMember({"none", "int8", "int4"}))
+        ->check(nanovllm::examples::one_of({"none", "int8", "int4"}))
         ->capture_default_str();
   }
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = nanovllm::examples::parse_command_line(app, argc, argv)) return *status;
   o.workload = o.workload || (o.batch_sizes.empty() && o.prefill.empty() && o.embed.empty() &&
                               o.first_token.empty());
   o.random_weights = o.random_weights || !o.shape.empty();

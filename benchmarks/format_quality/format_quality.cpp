@@ -34,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../examples/command_line.hpp"
 #include "nanovllm/cpu.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
@@ -312,7 +313,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(2, 400));
   app.add_option("--chunks", options.chunks, "texts that llama-perplexity has written");
   app.add_option("--json", options.json, "file for the results");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = nv::examples::parse_command_line(app, argc, argv)) return *status;
   try {
     nlohmann::json results;
     nv::with_model<nv::AllModels>(nv::Checkpoint(options.model),

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "../../examples/command_line.hpp"
 #include "../../examples/server/engine_factory.hpp"
 #include "load.hpp"
 #include "nanovllm/engine/any_engine.hpp"
@@ -138,10 +139,10 @@ int main(int argc, char** argv) {
   app.add_option("results", options.results, "files that http_load has written")->required();
   app.add_option("--model", options.model, "checkpoint directory")->required();
   app.add_option("--device", options.device, "where to run; auto takes a GPU if there is one")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->check(nv::examples::one_of({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--dtype", options.dtype, "type of weights, activations and KV cache")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->check(nv::examples::one_of({"float32", "bfloat16"}))
       ->capture_default_str();
   app.add_option("--max-num-seqs", options.max_num_seqs, "sequences in a step at the most")
       ->check(CLI::PositiveNumber)
@@ -150,7 +151,7 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--json", options.json, "file for the results");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = nv::examples::parse_command_line(app, argc, argv)) return *status;
   try {
     return run(options);
   } catch (const std::exception& error) {

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../examples/command_line.hpp"
 #include "load.hpp"
 #include "nanovllm/io/json.hpp"
 
@@ -236,7 +237,7 @@ int main(int argc, char** argv) {
   number("--threads", options.num_threads, "that the clients share");
   app.add_option("--seed", load.seed, "of the prompts")->capture_default_str();
   app.add_option("--json", options.json, "file for the result");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = nv::examples::parse_command_line(app, argc, argv)) return *status;
   if (load.num_texts > 0) load.num_output_tokens = 0;
   try {
     return run(options);

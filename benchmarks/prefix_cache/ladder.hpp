@@ -149,7 +149,7 @@ int run_ladder(int argc, char** argv) {
   std::vector<std::string> names;
   for (const auto& [name, shape] : engine_bench::DenseModels::shapes()) names.push_back(name);
   app.add_option("--shape", o.shape, "sizes of a published model, with random weights")
-      ->check(CLI::IsMember(names))
+      ->check(nanovllm::examples::one_of(names))
       ->capture_default_str();
   const auto number = [&](const char* name, int& value, const char* help) {
     app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
@@ -161,7 +161,7 @@ int run_ladder(int argc, char** argv) {
   app.add_option("--directory", o.directory, "for a folder of files, which are removed")
       ->capture_default_str();
   app.add_option("--json", o.json, "file for options and results, overwritten");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = nanovllm::examples::parse_command_line(app, argc, argv)) return *status;
   try {
     engine_bench::ResultFile file(o.json);
     const nv::Qwen3Config model =

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../examples/command_line.hpp"
 #include "../engine_bench/program.hpp"
 #include "measure.hpp"
 #include "nanovllm/engine.hpp"
@@ -109,12 +110,12 @@ inline void add_options(CLI::App& app, Options& o, const std::vector<int>& block
   for (const auto& [name, shape] : engine_bench::DenseModels::shapes()) names.push_back(name);
   app.add_option("--shape", o.shape,
                  "sizes of a published model, with random weights; fairytale without --model")
-      ->check(CLI::IsMember(names));
+      ->check(nanovllm::examples::one_of(names));
   app.add_flag("--random-weights", o.random_weights, "with --model: take its config.json alone");
   const auto names_of = [&](const char* name, std::vector<std::string>& value, const char* help) {
     app.add_option(name, value, help)
         ->delimiter(',')
-        ->check(CLI::IsMember(value))
+        ->check(nanovllm::examples::one_of(value))
         ->capture_default_str();
   };
   names_of("--workloads", o.workloads, "shared, chat, tree, unique");
@@ -294,7 +295,7 @@ int run_main(int argc, char** argv) {
       "  --shape qwen3_0_6b --workloads shared --requests 512 --prefixes 8 --prefix-tokens 2048\n"
       "  --own-tokens 16-128 --output-tokens 64 --max-num-seqs 256 --repeats 3"};
   add_options(app, o, {Policy::kv.block_size, kOther});
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = nanovllm::examples::parse_command_line(app, argc, argv)) return *status;
   if (o.model.empty() && o.shape.empty()) o.shape = "fairytale";
   o.random_weights = o.random_weights || !o.shape.empty();
 

@@ -784,6 +784,7 @@ class Connection final : public AnyConnection,
   void log(const Record& record, std::string_view outcome, const serve::ExchangeSummary& summary) {
     server_.counters->replies.add(record.status);
     if (outcome == kDisconnected) server_.counters->num_disconnects.fetch_add(1);
+    if (summary.kind == "stats" && record.status < 400) return;  // each open page asks each second
     const std::chrono::duration<double> seconds = Clock::now() - record.begin;
     std::array<char, 192> numbers{};
     std::snprintf(numbers.data(), numbers.size(),

@@ -44,7 +44,7 @@ inline void add_protocol_options(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--tool-call-parser", options.tool_call_parser,
                  "the form in which the model writes tool calls")
-      ->check(CLI::IsMember({"hermes", "qwen3_coder", "none"}))
+      ->check(one_of({"hermes", "qwen3_coder", "none"}))
       ->capture_default_str();
   app.add_option("--constraint-cache-mib", options.constraint_cache_mib,
                  "compiled schemas and grammars that are kept for later requests, in MiB")

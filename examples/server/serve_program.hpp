@@ -209,7 +209,7 @@ inline int serve_main(int argc, char** argv, MakeEngine make) {
   CLI::App app{
       "Serves a checkpoint by OpenAI's API: /v1/chat/completions, /v1/completions,\n"
       "/v1/embeddings, /score, /rerank, /v1/models, /tokenize, /detokenize, /metrics,\n"
-      "/health, and a page at /.\n\n"
+      "/stats, /health, and a page at /.\n\n"
       "SIGTERM or SIGINT ends it once what is under way is answered; a second one at once."};
   add_options(app, options);
   if (const auto status = parse_command_line(app, argc, argv)) return *status;

@@ -87,6 +87,7 @@ class Engine : public EngineCalls<Engine<Model, Policy>> {
   [[nodiscard]] const Tokenizer& tokenizer() const { return body_->tokenizer(); }
   [[nodiscard]] std::int64_t max_total_tokens() const { return body_->max_total_tokens(); }
   [[nodiscard]] EngineStats stats() const { return body_->stats(); }
+  [[nodiscard]] std::shared_ptr<const BlockMap> block_map() { return body_->block_map(); }
   [[nodiscard]] Latencies latencies() const { return body_->latencies(); }
   [[nodiscard]] Health health() const { return body_->health(); }
   void reset() { body_->reset(); }

@@ -2,6 +2,7 @@
 /// The KV cache: blocks, who holds them, and which are found again by their tokens.
 
 #include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/kv/block_map.hpp"
 #include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/kv/eviction_by_value.hpp"
 #include "nanovllm/kv/kv_config.hpp"

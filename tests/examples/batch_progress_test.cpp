@@ -2,16 +2,13 @@
 
 #include "../../examples/batch_progress.hpp"
 
-#include <fcntl.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 #include <cstdio>
 #include <fstream>
 #include <string>
 
 #include "catch.hpp"
 #include "safetensors_writer.hpp"
+#include "terminal.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::examples;
@@ -24,30 +21,6 @@ struct CountingEngine {
     out.num_prefill_tokens = 100;
     out.num_sampled_tokens = 50;
     return out;
-  }
-};
-
-/// A terminal of which this program has both sides.
-struct Terminal {
-  int main_side = ::posix_openpt(O_RDWR | O_NOCTTY);
-  std::FILE* stream = nullptr;
-
-  Terminal() {
-    REQUIRE(main_side >= 0);
-    REQUIRE(::grantpt(main_side) == 0);
-    REQUIRE(::unlockpt(main_side) == 0);
-    stream = std::fopen(::ptsname(main_side), "w");
-    REQUIRE(stream != nullptr);
-  }
-  ~Terminal() {
-    std::fclose(stream);
-    ::close(main_side);
-  }
-  std::string shown() {
-    std::fflush(stream);
-    char text[4096];
-    const auto count = ::read(main_side, text, sizeof text);
-    return count > 0 ? std::string(text, static_cast<std::size_t>(count)) : "";
   }
 };
 
@@ -75,11 +48,12 @@ TEST_CASE("A terminal is told how far the run is, and how fast it was") {
   const nanovllm_test::TempDirectory directory;
   const std::string path = (directory.path() / "in.jsonl").string();
   std::ofstream(path) << "1\n2\n3\n";
-  Terminal terminal;
+  nanovllm_test::Terminal terminal;
   BatchProgress progress(path, terminal.stream);
   progress.show(1, 2, CountingEngine());
   const std::string shown = terminal.shown();
-  CHECK_THAT(shown, Catch::Matchers::Contains("1/3 requests, 2 under way"));
+  CHECK_THAT(shown, Catch::Matchers::Contains("##") &&
+                        Catch::Matchers::Contains("] 1/3 requests, 2 under way"));
   CHECK(shown.find('\n') == std::string::npos);
   progress.show(2, 1, CountingEngine());  // within a tenth of a second
   const std::string end = progress.end(CountingEngine().stats());

@@ -36,4 +36,15 @@ TEST_CASE("The nearest name is found if it is near") {
   CHECK_FALSE(nearest_name("--gpu-memory-utilization", names).has_value());
   CHECK_FALSE(nearest_name("", names).has_value());
   CHECK_FALSE(nearest_name("--model", {}).has_value());
+  CHECK(did_you_mean("--prot", names) == "; did you mean --port?");
+  CHECK(did_you_mean("--gpu-memory-utilization", names).empty());
+}
+
+TEST_CASE("A value that is none of a list is told what the list has") {
+  CHECK(expected_one_of({"int8", "int4"}, "itn8") ==
+        "expected int8 or int4, got 'itn8'; did you mean int8?");
+  CHECK(expected_one_of({"a", "b", "none"}, "nine") ==
+        "expected a, b or none, got 'nine'; did you mean none?");
+  CHECK(expected_one_of({"only"}, "") == "expected only, got ''");
+  CHECK(expected_one_of({"cpu", "cuda"}, "gpu") == "expected cpu or cuda, got 'gpu'");
 }

@@ -2,6 +2,9 @@
 
 #include "../../examples/plain_command_line.hpp"
 
+#include <unistd.h>
+
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -73,6 +76,28 @@ TEST_CASE("What no option takes ends the program with 2, a question with 0") {
   CHECK(read({"--help"}, 2).status == 0);
   CHECK(read({"-h", "--sede"}).status == 0);
   CHECK(read({"--version"}).status == 0);
+}
+
+TEST_CASE("An option with a slip is told the nearest one") {
+  const auto said_of = [](const char* word) {
+    std::FILE* const file = std::tmpfile();
+    const int before = ::dup(STDERR_FILENO);
+    ::dup2(::fileno(file), STDERR_FILENO);
+    CHECK(read({word, "7"}).status == 2);
+    ::dup2(before, STDERR_FILENO);
+    ::close(before);
+    std::rewind(file);
+    char text[256]{};
+    const std::size_t size = std::fread(text, 1, sizeof text, file);
+    std::fclose(file);
+    return std::string(text, size);
+  };
+  const std::string rest = "\nRun with --help for more information.\n";
+  CHECK(said_of("--sede") == "program: unknown option --sede; did you mean --seed?" + rest);
+  CHECK(said_of("--no-thinc") ==
+        "program: unknown option --no-thinc; did you mean --no-think?" + rest);
+  CHECK(said_of("--hlep") == "program: unknown option --hlep; did you mean --help?" + rest);
+  CHECK(said_of("--quux") == "program: unknown option --quux" + rest);
 }
 
 TEST_CASE("A tale has at most 160 tokens, and options take precedence") {

@@ -206,7 +206,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["chat/"] = "core/ io/ chat/"
     allowed["api/serve/"] = "core/ io/ text/ chat/ sampling/ engine/ api/grammar/ api/serve/ version.hpp"
     allowed["api/serve/"] = allowed["api/serve/"] \
-        " api/chat/ with/moe/ with/pooling/ with/sessions/ with/tiers/"
+        " api/chat/ kv/block_map.hpp with/moe/ with/pooling/ with/sessions/ with/tiers/"
     allowed["api/c/"] = allowed["api/serve/"] " api/c/ kv/kv_config.hpp with/peers/ c/"
     allowed["c/"] = ""
     allowed["api/chat/"] = "core/ io/ chat/ api/chat/"

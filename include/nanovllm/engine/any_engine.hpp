@@ -28,6 +28,7 @@
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
+#include "nanovllm/kv/block_map.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm {
@@ -155,6 +156,11 @@ class AnyEngine : public EngineCalls<AnyEngine> {
 
   /// Counters and state. Every request submitted is counted once: as waiting, running or finished.
   [[nodiscard]] virtual EngineStats stats() const = 0;
+
+  /// What each block of the KV pool is used for, for a picture. Never waits for a step: while one
+  /// is made, this is the map of an earlier call, or null, and the step makes another at its end,
+  /// for the next call. Costs nothing in steps while nobody calls it. Null where it is not known.
+  [[nodiscard]] virtual std::shared_ptr<const BlockMap> block_map() { return nullptr; }
 
   /// The histograms behind the percentiles of `stats`; a copy takes 17 KB. The difference of two
   /// copies has what came between them.

@@ -21,6 +21,7 @@
 #include "nanovllm/engine/request/inbox.hpp"
 #include "nanovllm/engine/request/request.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/kv/block_map.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 
@@ -87,6 +88,13 @@ class EngineCore {
     const Publisher at_the_end{*this};
     for (times_.begin(); !steps_.empty(); times_.begin()) finish_oldest();
     return use(scheduler_);
+  }
+
+  /// See AnyEngine.
+  [[nodiscard]] auto block_map() {
+    inbox_.ask_for_blocks();  // a step that is being made answers at its end
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) publish_stats();
+    return inbox_.blocks();
   }
 
   [[nodiscard]] const StepRunner& runner() const { return *runner_; }
@@ -183,7 +191,7 @@ class EngineCore {
     stats_.num_finished = requests_.num_finished();
     stats_.num_sampled_tokens = requests_.num_sampled_tokens();
     observers_.tell(&StepObserver::fill, stats_);
-    inbox_.publish(stats_, has_work());
+    if (inbox_.publish(stats_, has_work())) inbox_.show_blocks(map_blocks(scheduler_.blocks()));
   }
 
   const std::int64_t vocab_size_;

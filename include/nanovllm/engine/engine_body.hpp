@@ -141,6 +141,7 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
   [[nodiscard]] EngineStats stats() const override {
     return with_network(inbox_.stats(), core_->runner());
   }
+  [[nodiscard]] std::shared_ptr<const BlockMap> block_map() override { return core_->block_map(); }
   [[nodiscard]] Latencies latencies() const override { return inbox_.latencies(); }
   [[nodiscard]] Health health() const override { return core_->runner().health(); }
   void reset() override { core_->reset(); }

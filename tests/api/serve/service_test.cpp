@@ -192,6 +192,11 @@ TEST_CASE("models, tokens, health and metrics", "[serve]") {
   CHECK(parse_json(get("/version").body)["version"].is_string());
   CHECK_THAT(get("/metrics").body,
              Contains("vllm:num_requests_running{") && Contains("model_name=\"org/tales\""));
+  const Json stats = parse_json(get("/stats").body);
+  CHECK(stats["status"] == "hung");
+  CHECK(stats["num_preparing"] == 0);
+  CHECK(stats["kv_blocks"].is_null());  // an engine that does not say
+  CHECK(stats["time"].get<double>() <= parse_json(get("/stats").body)["time"].get<double>());
   const auto post = [&](const std::string& target, const std::string& body) {
     return parse_json(service.answer({.method = "POST", .target = target, .body = body}).body);
   };

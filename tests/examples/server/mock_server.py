@@ -101,6 +101,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if self.is_allowed():
                 self.reply(200, {"object": "list", "data": [
                     {"id": name, "object": "model", "max_model_len": 40960} for name in self.server.models]})
+        elif self.path == "/stats" and self.server.stats is not None:
+            if self.is_allowed():
+                self.reply(200, {**self.server.stats, "time": time.monotonic()})
         else:
             self.refuse(404, "Not found.")
 
@@ -223,6 +226,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end("stop")
 
 
+def stats(states="", per_cell=1, **counters):
+    """An answer of /stats. `states` has a letter a block: h(eld), c(ached) or f(ree)."""
+    cells = [states[at:at + per_cell] for at in range(0, len(states), per_cell)]
+    count = states.count
+    return {"num_running": 0, "num_waiting": 0, "num_preparing": 0, "num_finished": 0,
+            "num_generated_tokens": 0, "num_prefill_tokens": 0, "num_queried_tokens": 0,
+            "num_hit_tokens": 0, "status": "ok",
+            "kv_blocks": {"num_blocks": len(states), "num_free": count("f"), "num_cached": count("c"),
+                          "num_held": count("h"), "age_seconds": 0.1, "blocks_per_cell": per_cell,
+                          "cached": [cell.count("c") for cell in cells],
+                          "held": [cell.count("h") for cell in cells]} if states else None,
+            **counters}
+
+
 class MockServer(http.server.ThreadingHTTPServer):
     """Serves on a port of its own until `close`. `bodies` are the requests that came, `disconnects`
     the scripts whose clients left; `gate` is what a script waits for."""
@@ -234,6 +251,7 @@ class MockServer(http.server.ThreadingHTTPServer):
         self.models, self.api_key = models, api_key
         self.bodies, self.disconnects = [], []
         self.gate = threading.Event()
+        self.stats = stats("f" * 100)  # None: it has none
         self.is_down = False  # connections are closed without an answer
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()

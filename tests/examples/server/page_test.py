@@ -15,7 +15,7 @@ import unittest
 import urllib.request
 
 from browser import Browser, find_chromium
-from mock_server import EVIL, PAGE, MockServer
+from mock_server import EVIL, PAGE, MockServer, stats
 
 # What a page's JavaScript would be told by a person's eyes.
 LAST = "document.querySelector('#log > li:last-child')"
@@ -86,6 +86,115 @@ class PageTest(PageCase):
         if ready:
             self.browser.wait("document.getElementById('empty-name').textContent === 'mock-model'")
         self.addCleanup(self.check_page, self.server.url)
+
+    # ---- The engine ----
+
+    def figure(self, name):
+        return self.browser.run(f"document.getElementById({name!r}).textContent")
+
+    def wait_figure(self, name, text):
+        self.browser.wait(f"document.getElementById({name!r}).textContent === {text!r}")
+
+    def pool_colours(self, cell, height):
+        """The colours at the middle, from below, of `height` shares of a cell."""
+        return self.browser.run(
+            f"""(() => {{
+              const canvas = document.getElementById('pool'), columns = Math.max(Math.ceil(Math.sqrt(pool.held.length)), Math.floor(canvas.parentNode.clientWidth / 16));
+              const size = canvas.width / columns, inner = size - Math.max(1, Math.round(size / 10));
+              const at = {height}.map(share => canvas.getContext('2d').getImageData(
+                {cell} % columns * size + Math.floor(inner / 2),
+                Math.floor({cell} / columns) * size + Math.floor(inner * (1 - share)), 1, 1).data);
+              const keys = Object.fromEntries(['held', 'cached', 'free'].map(state =>
+                [getComputedStyle(document.getElementById('key-' + state)).backgroundColor, state]));
+              return at.map(([r, g, b]) => keys[`rgb(${{r}}, ${{g}}, ${{b}})`]);
+            }})()""")
+
+    def test_figures_of_the_engine_are_shown_and_change(self):
+        self.start()
+        self.server.stats = stats("hccf" + "f" * 96, num_running=3, num_waiting=1, num_preparing=2,
+                                  num_queried_tokens=400, num_hit_tokens=100)
+        self.wait_figure("num-running", "3")
+        self.assertEqual(self.figure("num-waiting"), "3")
+        self.assertEqual(self.text("#engine-state"), "Serving.")
+        self.assertEqual([self.figure("num-" + s) for s in ("held", "cached", "free")], ["1", "2", "97"])
+        self.assertEqual([self.pool_colours(i, [.5])[0] for i in range(5)],
+                         ["held", "cached", "cached", "free", "free"])
+        self.assertEqual(self.browser.run("document.getElementById('pool').ariaLabel"),
+                         "Of 100 blocks 1 are held, 2 are cached and in no use, 97 are free")
+        begin = time.monotonic()
+        while time.monotonic() - begin < 3:  # a hundred tokens a second, of which half were found
+            time.sleep(0.02)
+            now = time.monotonic() - begin
+            self.server.stats = stats("h" * 100, num_generated_tokens=int(100 * now), num_prefill_tokens=int(1000 * now),
+                                      num_queried_tokens=400 + int(200 * now), num_hit_tokens=100 + int(100 * now))
+        self.assertAlmostEqual(float(self.figure("generated-rate").replace(",", "")), 100, delta=40)
+        self.assertAlmostEqual(float(self.figure("prompt-rate").replace(",", "")), 1000, delta=400)
+        self.assertEqual(self.figure("hit-text"), "in the last minute")
+        self.assertRegex(self.figure("hit-rate"), r"^(3[5-9]|4\d|5[0-5]) %$")
+        self.assertEqual(self.figure("num-held"), "100")
+
+    def test_cells_of_large_pools_are_filled_in_part(self):
+        self.start()
+        self.server.stats = stats("hhcf" * 3 + "ffff" * 1000, per_cell=4)
+        self.wait_figure("num-held", "6")
+        self.assertEqual(self.text("#pool-text"), "4,012 blocks, 4 in a cell.")
+        self.assertEqual(self.pool_colours(1, [.2, .65, .95]), ["held", "cached", "free"])
+        self.assertEqual(self.pool_colours(3, [.2, .95]), ["free", "free"])
+        width, height = self.browser.run("[pool_.width, pool_.height]".replace("pool_", "document.getElementById('pool')"))
+        self.assertLess(height, 1.2 * width)
+
+    def test_a_server_that_goes_is_told_of_and_so_is_that_it_is_back(self):
+        self.start()
+        self.wait_figure("num-running", "0")
+        self.assertTrue(self.browser.run("document.getElementById('gone').hidden"))
+        self.server.is_down = True
+        self.browser.wait("!document.getElementById('gone').hidden")
+        self.assertTrue(self.text("#gone").startswith("The server has not answered since "))
+        self.assertEqual(self.browser.run("document.getElementById('gone').role"), "alert")
+        self.assertEqual(self.text("#engine-state"), "No answer from the server.")
+        self.assertEqual(self.figure("num-running"), "–")
+        self.server.is_down = False
+        self.browser.wait("document.getElementById('gone').hidden")
+        self.wait_figure("num-running", "0")
+        self.ask("hello")
+        self.assertEqual(self.last(".text"), "You said: hello")
+
+    def test_a_server_that_comes_is_noticed(self):
+        self.start()
+        self.server.is_down = True
+        self.browser.open(self.server.url)
+        self.browser.wait("!document.getElementById('gone').hidden")
+        self.assertEqual(self.text("#empty-name"), "No answer from the server")
+        self.server.is_down = False
+        self.wait_figure("empty-name", "mock-model")
+
+    def test_a_closed_panel_asks_seldom_but_notices_a_server_that_goes(self):
+        self.start()
+        self.wait_figure("num-running", "0")
+        self.focus("#close-engine")
+        self.browser.press("Enter")
+        self.assertTrue(self.browser.run("document.getElementById('engine').hidden"))
+        self.assertEqual(self.browser.run("document.activeElement.id"), "open-engine")
+        time.sleep(0.3)
+        before = len(self.browser.requests())
+        time.sleep(2)
+        self.assertEqual(len(self.browser.requests()), before)
+        self.server.is_down = True
+        self.browser.wait("!document.getElementById('gone').hidden")
+        self.browser.press("Enter")
+        self.assertFalse(self.browser.run("document.getElementById('engine').hidden"))
+
+    def test_states_of_the_engine_are_told_in_words(self):
+        self.start()
+        self.server.stats = stats(status="draining")
+        self.wait_figure("engine-state", "It ends: it takes no more requests.")
+        old = stats("h" * 10)
+        old["kv_blocks"]["age_seconds"] = 12.2
+        self.server.stats = old
+        self.browser.wait("document.getElementById('pool-text').textContent.endsWith('this was 12 s ago.')")
+        self.server.stats = None
+        self.wait_figure("engine-state", "This server has no statistics.")
+        self.assertTrue(self.browser.run("document.getElementById('gone').hidden"))
 
     # ---- Answers ----
 
@@ -427,6 +536,7 @@ class ServerTest(PageCase):
     def start(self, *arguments):
         process = subprocess.Popen([*SERVE, "--port", "0", *arguments], stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, text=True)
+        self.process = process
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait, 60)
         self.addCleanup(process.terminate)
@@ -480,6 +590,24 @@ class ServerTest(PageCase):
             time.sleep(0.02)
         self.assertIn("stopped", self.last(".facts"))
 
+    def test_the_engine_is_shown_while_it_answers_and_when_it_has_gone(self):
+        self.start("--kv-blocks", "300")
+        figure = lambda name: self.browser.run(f"document.getElementById({name!r}).textContent")
+        self.browser.wait("models.length === 1 && pool !== null")
+        self.assertEqual([figure("num-" + s) for s in ("held", "cached", "free")], ["0", "0", "300"])
+        self.browser.run("{ const old = readSettings; readSettings = () => ({...old(), ignore_eos: true, min_tokens: 3000}); }")
+        self.send("Tell me of the fox.")
+        self.browser.wait("document.getElementById('num-running').textContent === '1' && pool.num_held > 3 && "
+                          "Number(document.getElementById('generated-rate').textContent.replace(',', '')) > 0")
+        self.browser.press("Escape")
+        self.wait_answer()
+        self.browser.wait("pool.num_held === 0 && pool.num_cached > 3 && document.getElementById('num-running').textContent === '0'")
+        self.assertEqual(int(figure("num-cached")) + int(figure("num-free")), 300)
+        self.process.terminate()
+        self.process.wait(60)
+        self.browser.wait("!document.getElementById('gone').hidden")
+        self.assertEqual(figure("engine-state"), "No answer from the server.")
+
     def test_a_key_and_an_error(self):
         self.start("--api-key", "secret")
         self.browser.wait("document.activeElement.id === 'key'")
@@ -489,6 +617,8 @@ class ServerTest(PageCase):
         self.set("max_completion_tokens", "1000000")
         self.ask("hello")
         self.assertIn("1000000", self.last(".notice"))
+        self.browser.run("showPanel('engine')")
+        self.browser.wait("document.getElementById('engine-state').textContent === 'Serving.'")
 
 
 class SourceTest(unittest.TestCase):

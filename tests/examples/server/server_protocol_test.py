@@ -10,6 +10,7 @@ cases wait for time-outs of a second or two.
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -591,6 +592,76 @@ class ProtocolTest(unittest.TestCase):
         self.assertTrue(soon(lambda: self.server.metric(
             "nanovllm:requests_refused_total", status=413) == before + 1, 5))
 
+    # ---- Statistics ----
+
+    def stats(self):
+        """The answer of /stats, whose law holds."""
+        status, headers, body = self.server.get("/stats")
+        self.assertEqual((status, headers["Content-Type"]), (200, "application/json"))
+        out = json.loads(body)
+        blocks = out["kv_blocks"]
+        if blocks is not None:
+            self.assertEqual(blocks["num_free"] + blocks["num_cached"] + blocks["num_held"], blocks["num_blocks"])
+            for state in ("cached", "held"):
+                self.assertEqual(sum(blocks[state]), blocks["num_" + state])
+            for i, (cached, held) in enumerate(zip(blocks["cached"], blocks["held"], strict=True)):
+                size = min(blocks["blocks_per_cell"], blocks["num_blocks"] - i * blocks["blocks_per_cell"])
+                self.assertTrue(0 <= cached and 0 <= held and cached + held <= size, (i, cached, held))
+        return out
+
+    def test_stats_add_up_at_every_poll_whatever_comes_and_leaves(self):
+        dice = random.Random(5)
+        is_over = threading.Event()
+        failures = []
+
+        def use(seed):
+            dice = random.Random(seed)
+            while not is_over.is_set():
+                body = chat(dice.random() < 0.7, dice.randint(1, 300), n=dice.randint(1, 4))
+                body = body.replace(b"a fox", b"a fox and " + str(dice.randint(0, 5)).encode() * 30)
+                connection = self.server.connect()
+                try:
+                    connection.sendall(post(body))
+                    if dice.random() < 0.5:
+                        time.sleep(dice.random() / 10)  # and leaves
+                    else:
+                        connection.recv(1 << 20)
+                finally:
+                    connection.close()
+
+        def poll():
+            try:
+                while not is_over.is_set():
+                    polls.append(self.stats())
+            except AssertionError as error:
+                failures.append(error)
+
+        polls = []
+        threads = [threading.Thread(target=use, args=(seed,)) for seed in range(6)]
+        threads += [threading.Thread(target=poll) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(4 + dice.random())
+        is_over.set()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        maps = [p["kv_blocks"] for p in polls if p["kv_blocks"]]
+        self.assertGreater(len(maps), len(polls) - 20)  # there is none in the first poll of a step
+        self.assertGreater(max(m["num_held"] for m in maps), 0)
+        self.assertGreater(max(m["num_cached"] for m in maps), 0)
+        self.assertLess(sorted(m["age_seconds"] for m in maps)[len(maps) // 2], 1)
+        self.assertTrue(soon(lambda: self.stats()["kv_blocks"]["num_held"] == 0, 10))
+        after = self.stats()
+        self.assertEqual((after["status"], after["num_running"], after["num_waiting"]), ("ok", 0, 0))
+        self.assertGreater(after["num_generated_tokens"], polls[0]["num_generated_tokens"])
+
+    def test_stats_are_not_logged(self):
+        self.stats()
+        self.server.get("/version")
+        self.assertTrue(soon(lambda: "/version" in self.server.log()))
+        self.assertNotIn("/stats", self.server.log())
+
     # ---- The log ----
 
     def test_log(self):
@@ -620,7 +691,7 @@ class SettingsTest(unittest.TestCase):
         self.assertEqual(server.get("/health")[0], 200)
         for given in ("", "Bearer", "Bearer ", "Bearer wrong", "Basic " + keys[0], keys[0],
                       "Bearer " + keys[0][:-1], "Bearer " + keys[0] * 2):
-            for path in ("/v1/models", "/metrics", "/nowhere"):
+            for path in ("/v1/models", "/metrics", "/stats", "/nowhere"):
                 status, headers, body = server.get(path, {"Authorization": given} if given else {})
                 self.assertEqual((status, headers["WWW-Authenticate"]), (401, "Bearer"), given)
                 error = json.loads(body)["error"]
@@ -977,6 +1048,14 @@ class SettingsTest(unittest.TestCase):
                               env={**os.environ, "NANOVLLM_API_KEY": ""})
         self.assertGreater(done.returncode, 0)
         self.assertIn(b"NANOVLLM_API_KEY", done.stderr)
+
+    def test_values_of_a_list_are_told_the_nearest(self):
+        for arguments, said in ((["--device", "cdua"], b"--device: expected auto, cpu or cuda, got 'cdua'; did you mean cuda?"),
+                                (["--tool-call-parser=hermse"], b"got 'hermse'; did you mean hermes?"),
+                                (["--dtype", "int8"], b"--dtype: expected float32 or bfloat16, got 'int8'\n")):
+            done = subprocess.run([SERVE, "--model", MODEL, *arguments], capture_output=True, timeout=DEADLINE)
+            self.assertGreater(done.returncode, 0, arguments)
+            self.assertIn(said, done.stderr)
 
     def test_unknown_options_are_told_the_nearest(self):
         for arguments, said in ((["--modle", "x"], b"unknown option --modle; did you mean --model?"),

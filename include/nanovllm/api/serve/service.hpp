@@ -91,6 +91,7 @@ class OpenAiService {
 #include "nanovllm/api/serve/reply/generation.hpp"
 #include "nanovllm/api/serve/reply/pooled_reply.hpp"
 #include "nanovllm/api/serve/request/api_error.hpp"
+#include "nanovllm/api/serve/stats_report.hpp"
 #include "nanovllm/version.hpp"
 
 namespace nanovllm::serve {
@@ -158,6 +159,7 @@ struct OpenAiService::State {
   ExchangePtr health(const Call&);
   ExchangePtr version(const Call&);
   ExchangePtr metrics(const Call&);
+  ExchangePtr stats(const Call&);
   ExchangePtr describe(const Call&);
 
   static const Route kRoutes[];
@@ -213,6 +215,7 @@ inline constexpr OpenAiService::State::Route OpenAiService::State::kRoutes[] = {
     {{"/version", "GET", "version", "the version of the server"}, &State::version},
     {{"/metrics", "GET", "metrics", "counters for Prometheus", BodyKind::none, "text/plain"},
      &State::metrics},
+    {{"/stats", "GET", "stats", "counters and the KV pool, for a page"}, &State::stats},
     {{"/openapi.json", "GET", "openapi", "this document"}, &State::describe}};
 
 NANOVLLM_SERVE_INLINE const OpenAiService::State::Route* OpenAiService::State::find_route(
@@ -308,6 +311,13 @@ NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::metrics(const Ca
       "metrics", HttpHead{.content_type = std::string(kPrometheusContentType)},
       prometheus_text(engine, load->counters, config.model_names.front(),
                       config.http_counters.get()));
+}
+
+NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::stats(const Call&) {
+  Json body = stats_json(engine);
+  body["num_preparing"] = load->counters.num_preparing.load();
+  body["status"] = parse_json(health_report(engine, generation.is_draining()).body)["status"];
+  return json_reply("stats", body);
 }
 
 NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::describe(const Call&) {

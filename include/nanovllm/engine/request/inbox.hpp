@@ -14,6 +14,7 @@
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/latency.hpp"
 #include "nanovllm/engine/request/request.hpp"
+#include "nanovllm/kv/block_map.hpp"
 
 namespace nanovllm {
 
@@ -42,7 +43,14 @@ class Inbox {
   /// The engine's counters as they are now, all at once. Of `stats.extras`, what is there for the
   /// first time needs memory: without it, those of the last call stay.
   /// @param has_work  whether another step would find anything to do.
-  void publish(const EngineStats& stats, bool has_work) noexcept;
+  /// @return whether somebody waits for `show_blocks`.
+  bool publish(const EngineStats& stats, bool has_work) noexcept;
+  void show_blocks(std::shared_ptr<const BlockMap> blocks) noexcept;  ///< null: later
+
+  /// Until the next `show_blocks`, `publish` says that somebody waits for it.
+  void ask_for_blocks() noexcept;
+  /// What `show_blocks` was called with last; null before.
+  [[nodiscard]] std::shared_ptr<const BlockMap> blocks() const noexcept;
 
   /// The latest counters, and as waiting also what no step has taken yet: every request is counted
   /// once at any time.
@@ -76,6 +84,8 @@ class Inbox {
   Content content_;
   std::int64_t num_submitted_ = 0;  // sequences of what is in it
   EngineStats stats_;
+  bool asks_for_blocks_ = false;
+  std::shared_ptr<const BlockMap> blocks_;
   bool has_work_ = false;  // becomes true by `take` alone, of what threads were woken for
   Latencies latencies_;
   bool is_closed_ = false;
@@ -125,13 +135,31 @@ NANOVLLM_INLINE void Inbox::take(Content& content) {
   content.aborted.splice(content.aborted.end(), content_.aborted);
 }
 
-NANOVLLM_INLINE void Inbox::publish(const EngineStats& stats, bool has_work) noexcept {
+NANOVLLM_INLINE bool Inbox::publish(const EngineStats& stats, bool has_work) noexcept {
   const std::lock_guard lock(mutex_);
   has_work_ = has_work;
   try {
     stats_ = stats;  // the extras last
   } catch (const std::bad_alloc&) {
   }
+  return asks_for_blocks_;
+}
+
+NANOVLLM_INLINE void Inbox::show_blocks(std::shared_ptr<const BlockMap> blocks) noexcept {
+  if (blocks == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  blocks_ = std::move(blocks);
+  asks_for_blocks_ = false;
+}
+
+NANOVLLM_INLINE void Inbox::ask_for_blocks() noexcept {
+  const std::lock_guard lock(mutex_);
+  asks_for_blocks_ = true;
+}
+
+NANOVLLM_INLINE std::shared_ptr<const BlockMap> Inbox::blocks() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return blocks_;
 }
 
 NANOVLLM_INLINE EngineStats Inbox::stats() const {
