@@ -26,6 +26,8 @@ SCHEMA = {"type": "object",
 WEATHER = {"name": "get_weather", "description": "The weather in a town.", "input_schema": SCHEMA}
 FUNCTION = {"type": "function", "name": "get_weather", "description": "The weather in a town.",
             "parameters": SCHEMA, "strict": False}
+THINKING = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}")
 TALE = {"type": "object", "properties": {"animal": {"enum": ["fox", "wolf"]}},
         "required": ["animal"], "additionalProperties": False}
 
@@ -323,6 +325,52 @@ class Responses(unittest.TestCase):
         self.assertGreater(server.num_running(), 0)
         stream.close()
         self.assertLess(server.wait_until_idle(), 1.0)
+
+
+class Thoughts(unittest.TestCase):
+    """A server whose chat template begins a thought, which is not allowed to end."""
+
+    ENDLESS = {"bad_words": ["</think>"]}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = ServerProcess(options.server, options.model, "--kv-blocks", "512",
+                                   "--chat-template", THINKING)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.kill()
+
+    def test_messages(self):
+        thinker = anthropic.Anthropic(base_url=self.server.url, api_key="unused", max_retries=0)
+        fields = message_fields(thinking={"type": "enabled", "budget_tokens": 1024}, **self.ENDLESS)
+        whole = thinker.messages.create(**fields)
+        with thinker.messages.stream(**fields) as stream:
+            streamed = stream.get_final_message()
+        for reply in (whole, streamed):
+            self.assertEqual([block.type for block in reply.content], ["thinking"])
+            self.assertTrue(reply.content[0].signature)
+        self.assertTrue(whole.content[0].thinking)
+        self.assertEqual(streamed.content[0].thinking, whole.content[0].thinking)
+        turns = [{"role": "user", "content": PROMPT},
+                 {"role": "assistant", "content": whole.content}, {"role": "user", "content": "So?"}]
+        self.assertTrue(thinker.messages.create(**{**fields, "messages": turns}).content)
+
+    def test_responses(self):
+        thinker = openai.OpenAI(base_url=self.server.url + "/v1", api_key="unused", max_retries=0)
+        whole = thinker.responses.create(**response_fields(**self.ENDLESS))
+        events = list(thinker.responses.create(stream=True, **response_fields(**self.ENDLESS)))
+        self.assertEqual([item.type for item in whole.output], ["reasoning"])
+        self.assertEqual(whole.usage.output_tokens_details.reasoning_tokens, 24)
+        text = "".join(event.delta for event in events
+                       if event.type == "response.reasoning_text.delta")
+        self.assertTrue(text)
+        self.assertEqual(text, whole.output[0].content[0].text)
+        self.assertEqual(without_names(events[-1].response.to_dict()),
+                         without_names(whole.to_dict()))
+        items = [{"role": "user", "content": PROMPT}, whole.output[0].to_dict(),
+                 {"role": "user", "content": "So?"}]
+        self.assertTrue(thinker.responses.create(**response_fields(input=items)).output)
 
 
 class Concurrency(unittest.TestCase):
