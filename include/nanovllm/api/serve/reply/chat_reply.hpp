@@ -103,7 +103,9 @@ inline void ChatChoice::parse(std::vector<ChatDelta>& deltas, const ChoiceUpdate
     push(begin, end);
     begin = end;
     ++num_tokens_;
-    if (before == Part::thought || parser_.part() == Part::thought) num_reasoning_ = num_tokens_;
+    const bool is_open = before == Part::unknown && setup.parser.reasoning == Reasoning::open;
+    if (before == Part::thought || parser_.part() == Part::thought || is_open)
+      num_reasoning_ = num_tokens_;
   }
   push(begin, update.text.size());
 }

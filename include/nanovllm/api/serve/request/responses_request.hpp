@@ -151,10 +151,9 @@ inline Json echo_of(const RequestFields& body) {
     "reasoning": {"effort": null, "summary": null}, "temperature": null,
     "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [], "top_logprobs": 0,
     "top_p": null, "truncation": "disabled"})");
-  for (const char* name : {"instructions", "max_output_tokens", "metadata", "parallel_tool_calls",
-                           "previous_response_id", "reasoning", "temperature", "text",
-                           "tool_choice", "tools", "top_logprobs", "top_p", "truncation"})
-    if (const Json* value = body.find(name)) echo[name] = *value;
+  const Json unset = echo;
+  for (const auto& [name, value] : unset.items())
+    if (const Json* found = body.find(name)) echo[name] = *found;
   return echo;
 }
 
