@@ -2,6 +2,7 @@
 /// Responses that are kept for clients that continue them.
 
 #include <cstddef>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -33,11 +34,10 @@ class ResponseStore {
     if (size > max_bytes_) return;
     const auto kept = std::make_shared<const StoredResponse>(std::move(stored));
     const std::lock_guard lock(mutex_);
-    num_bytes_ += size;
     entries_.push_front({id, size, kept});
+    num_bytes_ += size;
+    while (entries_.size() > max_count_ || num_bytes_ > max_bytes_) drop(std::prev(entries_.end()));
     by_id_[id] = entries_.begin();
-    while (entries_.size() > max_count_ || num_bytes_ > max_bytes_)
-      drop(by_id_.find(entries_.back().id));
   }
 
   /// Null if there is none.
@@ -54,7 +54,7 @@ class ResponseStore {
     const std::lock_guard lock(mutex_);
     const auto found = by_id_.find(id);
     if (found == by_id_.end()) return false;
-    drop(found);
+    drop(found->second);
     return true;
   }
 
@@ -69,18 +69,18 @@ class ResponseStore {
     std::size_t size;
     std::shared_ptr<const StoredResponse> stored;
   };
-  using ById = std::unordered_map<std::string, std::list<Entry>::iterator>;
+  using Place = std::list<Entry>::iterator;
 
-  void drop(ById::iterator found) {
-    num_bytes_ -= found->second->size;
-    entries_.erase(found->second);
-    by_id_.erase(found);
+  void drop(Place place) {
+    num_bytes_ -= place->size;
+    by_id_.erase(place->id);
+    entries_.erase(place);
   }
 
   const std::size_t max_count_, max_bytes_;
   mutable std::mutex mutex_;  // of all that follows
   std::list<Entry> entries_;  // the one that was used last is first
-  ById by_id_;
+  std::unordered_map<std::string, Place> by_id_;
   std::size_t num_bytes_ = 0;
 };
 
