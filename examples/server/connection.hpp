@@ -9,6 +9,7 @@
 
 #include <nanovllm/api/serve/exchange.hpp>
 #include <nanovllm/api/serve/metrics.hpp>
+#include <nanovllm/api/serve/request/api_error.hpp>
 
 #include <algorithm>
 #include <array>
@@ -123,6 +124,8 @@ class Connection final : public AnyConnection,
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
   static constexpr HttpTimeouts::Seconds kFirstProbe{0.2};  ///< after the end of the input
   static constexpr int kGone = -1;  ///< in place of a status: the client has gone
+  static constexpr std::string_view kKeyField =
+      "x-api-key";  ///< in which Anthropic's clients send it
 
   /// What a line of the log says.
   struct Record {
@@ -444,7 +447,8 @@ class Connection final : public AnyConnection,
     const bool is_open =
         path == "/" || path == "/health" || path == "/ping" || is_preflight(message);
     if (!is_open && !config().api_keys.empty() &&
-        !has_key(config().api_keys, message[http::field::authorization]))
+        !has_key(config().api_keys, message[http::field::authorization]) &&
+        !is_key(config().api_keys, message[kKeyField]))
       return 401;
     return 0;
   }
@@ -494,7 +498,7 @@ class Connection final : public AnyConnection,
   /// Answers with an error of the transport's own, and gives the connection up.
   Awaitable<void> refuse(int status, Record& record) {
     serve::HttpHead head{.status = status};
-    const std::string body = refusal_body(status);
+    const std::string body = refusal_body(status, serve::error_form_of(record.path));
     if (status == 401) head.headers.emplace_back("WWW-Authenticate", "Bearer");
     if (status == 415) head.headers.emplace_back("Accept-Encoding", "identity");
     if (status == 503) head.headers.emplace_back("Retry-After", "1");
@@ -508,31 +512,30 @@ class Connection final : public AnyConnection,
     if (is_sent) co_await linger();
   }
 
-  [[nodiscard]] std::string refusal_body(int status) const {
-    constexpr std::string_view kInvalid = "invalid_request_error";
-    const std::string most = std::to_string(config().max_body_bytes);
-    if (!reason_.empty()) return error_body(reason_, kInvalid, "");
+  [[nodiscard]] std::string refusal_body(int status, serve::ErrorForm form) const {
+    const char* code = status == 401 ? "invalid_api_key" : status == 503 ? "server_overloaded" : "";
+    return serve::ApiError(status, refusal_reason(status), {}, code).body(form);
+  }
+
+  [[nodiscard]] std::string refusal_reason(int status) const {
+    if (!reason_.empty()) return reason_;
     switch (status) {
       case 401:
-        return error_body("an API key is needed: the header 'Authorization: Bearer KEY'",
-                          "authentication_error", "invalid_api_key");
-      case 408: return error_body("the request took too long to come", kInvalid, "");
-      case 413: return error_body("a body may have " + most + " bytes at the most", kInvalid, "");
-      case 415:
-        return error_body("a body may have no Content-Encoding: send it as it is", kInvalid, "");
-      case 417: return error_body("of 'Expect' only 100-continue is understood", kInvalid, "");
-      case 431:
-        return error_body("the header, a line of a chunk, or the trailers are too long", kInvalid,
-                          "");
-      case 500: return error_body("the server could not answer the request", "server_error", "");
-      case 501: return error_body("of transfer codings only chunked is understood", kInvalid, "");
+        return "an API key is needed: the header 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'";
+      case 408: return "the request took too long to come";
+      case 413:
+        return "a body may have " + std::to_string(config().max_body_bytes) + " bytes at the most";
+      case 415: return "a body may have no Content-Encoding: send it as it is";
+      case 417: return "of 'Expect' only 100-continue is understood";
+      case 431: return "the header, a line of a chunk, or the trailers are too long";
+      case 500: return "the server could not answer the request";
+      case 501: return "of transfer codings only chunked is understood";
       case 503:
-        return error_body(is_refused_ ? "there are too many connections"
-                                      : "the bodies of other requests take all the memory there is "
-                                        "for them; try again later",
-                          "server_error", "server_overloaded");
-      case 505: return error_body("the version must be HTTP/1.0 or HTTP/1.1", kInvalid, "");
-      default: return error_body("the request cannot be answered", kInvalid, "");
+        return is_refused_ ? "there are too many connections"
+                           : "the bodies of other requests take all the memory there is for them; "
+                             "try again later";
+      case 505: return "the version must be HTTP/1.0 or HTTP/1.1";
+      default: return "the request cannot be answered";
     }
   }
 
@@ -545,7 +548,7 @@ class Connection final : public AnyConnection,
 
     if (is_preflight(message)) {
       serve::HttpHead head{.status = 204};
-      head.headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+      head.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                       {"Access-Control-Allow-Headers",
                        std::string(message[http::field::access_control_request_headers])},
                       {"Access-Control-Max-Age", "86400"}};
@@ -566,8 +569,10 @@ class Connection final : public AnyConnection,
                                .target = std::string(message.target()),
                                .body = std::move(message.body())};
     // Nobody's requests wait behind those of others: by key, or else by address.
-    std::string client =
-        config().api_keys.empty() ? address_ : std::string(message[http::field::authorization]);
+    const bool has_bearer = message.find(http::field::authorization) != message.end();
+    std::string client = config().api_keys.empty() ? address_
+                         : has_bearer ? std::string(message[http::field::authorization])
+                                      : std::string(message[kKeyField]);
     co_await handle(std::move(request), std::move(client));
     body_share.release();
     if (!exchange_) {
@@ -646,7 +651,7 @@ class Connection final : public AnyConnection,
     const FairPool::JobPtr job = server_.long_handlers.post(client, work);
     if (!job) {
       is_working_ = false;
-      refuse_long();
+      refuse_long(path_of(request.target));
       co_return;
     }
     co_await wait_with_client([this] { return !is_working_; });
@@ -654,17 +659,16 @@ class Connection final : public AnyConnection,
     co_await wait(Deadline::max(), [this] { return !is_working_; });
   }
 
-  void refuse_long() {
+  void refuse_long(std::string_view path) {
     serve::HttpHead head{.status = 429};
     head.headers.emplace_back("Retry-After", "1");
     server_.counters->refused.add(head.status);
-    exchange_ = std::make_shared<serve::WholeExchange>(
-        "refused", std::move(head),
-        error_body(
-            std::to_string(config().max_long_requests) +
-                " requests of this client with long texts, or forms of answers that are new, "
-                "wait already; try again later",
-            "rate_limit_error", ""));
+    const serve::ApiError error(
+        head.status, std::to_string(config().max_long_requests) +
+                         " requests of this client with long texts, or forms of answers that are "
+                         "new, wait already; try again later");
+    exchange_ = std::make_shared<serve::WholeExchange>("refused", std::move(head),
+                                                       error.body(serve::error_form_of(path)));
     head_ = exchange_->head();
   }
 
@@ -704,9 +708,9 @@ class Connection final : public AnyConnection,
     exchange_->cancel();
     keeps_alive_ = false;
     const serve::HttpHead head{.status = record.status = 503};
-    const std::string body =
-        error_body("the server is shutting down, and its time for requests under way is over",
-                   "server_error", "");
+    const serve::ApiError error(
+        head.status, "the server is shutting down, and its time for requests under way is over");
+    const std::string body = error.body(serve::error_form_of(record.path));
     outbox_ = head_text(head, BodyEnd::length, body.size(), keeps_alive_, cors_headers());
     if (!is_head) outbox_ += body;
     co_return co_await flush();

@@ -86,16 +86,6 @@ inline void append_chunk(std::string& out, std::string_view piece) {
 
 inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
 
-/// What OpenAI's clients expect of an error. `message`, `type` and `code` are texts of the
-/// program's own: they are not escaped. An empty `code` is null.
-[[nodiscard]] inline std::string error_body(std::string_view message, std::string_view type,
-                                            std::string_view code) {
-  std::string out = R"({"error":{"message":")";
-  out.append(message).append(R"(","type":")").append(type).append(R"(","param":null,"code":)");
-  if (code.empty()) return out.append("null}}");
-  return out.append("\"").append(code).append("\"}}");
-}
-
 /// Whether two secrets are equal, in a time that depends on the length of `given` alone.
 [[nodiscard]] inline bool is_same_secret(std::string_view secret, std::string_view given) {
   volatile unsigned char differs = secret.size() == given.size() ? 0 : 1;
@@ -106,8 +96,14 @@ inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
   return differs == 0;
 }
 
-/// Whether `authorization`, the value of that header, has one of `keys` as its bearer token. All
-/// keys are looked at.
+/// Whether `given` is one of `keys`. All keys are looked at.
+[[nodiscard]] inline bool is_key(const std::vector<std::string>& keys, std::string_view given) {
+  bool found = false;
+  for (const std::string& key : keys) found |= is_same_secret(key, given);
+  return found;
+}
+
+/// Whether `authorization`, the value of that header, has one of `keys` as its bearer token.
 [[nodiscard]] inline bool has_key(const std::vector<std::string>& keys,
                                   std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
@@ -117,9 +113,7 @@ inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
     return false;
   std::string_view given = authorization.substr(kScheme.size());
   given.remove_prefix(std::min(given.find_first_not_of(' '), given.size()));
-  bool found = false;
-  for (const std::string& key : keys) found |= is_same_secret(key, given);
-  return found;
+  return is_key(keys, given);
 }
 
 }  // namespace nanovllm::examples

@@ -23,6 +23,8 @@ struct ServeOptions {
   std::string tool_call_parser = "hermes";
   std::size_t constraint_cache_mib = 256;
   bool allow_grammars = false;
+  bool enable_responses_store = false;
+  std::size_t responses_store_mib = 256;
 
   // The server.
   HttpServerConfig http;
@@ -52,6 +54,14 @@ inline void add_protocol_options(CLI::App& app, ServeOptions& options) {
   app.add_flag("--allow-grammars", options.allow_grammars,
                "take guided_grammar; only from clients that are trusted: a grammar with many "
                "readings of a text can hold up a step");
+  app.add_flag("--enable-responses-store", options.enable_responses_store,
+               "keep responses of /v1/responses in memory, for previous_response_id; whoever has a "
+               "key and a response's id can read it");
+  app.add_option("--responses-store-mib", options.responses_store_mib,
+                 "texts of responses that are kept at the most, in MiB; those that were not used "
+                 "for the longest time are dropped")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
 }
 
 inline void add_http_options(CLI::App& app, ServeOptions& options) {

@@ -60,6 +60,8 @@ serve::ServiceConfig service_config(const ServeOptions& options) {
   config.tool_call_format = options.tool_call_parser == "none"     ? ToolCallFormat::none
                             : options.tool_call_parser == "hermes" ? ToolCallFormat::hermes
                                                                    : ToolCallFormat::qwen3_coder;
+  if (options.enable_responses_store) config.max_stored_responses = 100'000;
+  config.max_stored_response_bytes = options.responses_store_mib << 20;
   return config;
 }
 
@@ -208,8 +210,8 @@ inline int serve_main(int argc, char** argv, MakeEngine make) {
   ServeOptions options;
   CLI::App app{
       "Serves a checkpoint by OpenAI's API: /v1/chat/completions, /v1/completions,\n"
-      "/v1/embeddings, /score, /rerank, /v1/models, /tokenize, /detokenize, /metrics,\n"
-      "/stats, /health, and a page at /.\n\n"
+      "/v1/responses, /v1/embeddings, /score, /rerank, /v1/models, /tokenize, /detokenize,\n"
+      "/metrics, /stats, /health, by Anthropic's, /v1/messages, and a page at /.\n\n"
       "SIGTERM or SIGINT ends it once what is under way is answered; a second one at once."};
   add_options(app, options);
   if (const auto status = parse_command_line(app, argc, argv)) return *status;

@@ -1,5 +1,6 @@
 # Real clients against the program of examples/server, which programs/server builds and tests first.
 #   programs/clients_openai, clients_langchain   OpenAI's package and LangChain
+#   programs/clients_agents                      Anthropic's package, and OpenAI's for Responses
 #   programs/clients_cohere                      Cohere's package, for reranking
 #   programs/clients_lm_eval                     the requests of lm-eval
 # and with NANOVLLM_TEST_ALL:
@@ -30,12 +31,14 @@ endfunction()
 
 nanovllm_client_test(clients_openai "${NANOVLLM_CLIENT_PYTHON}" openai_client_test.py)
 nanovllm_client_test(clients_langchain "${NANOVLLM_CLIENT_PYTHON}" second_client_test.py)
+nanovllm_client_test(clients_agents "${NANOVLLM_CLIENT_PYTHON}" agents_test.py)
 nanovllm_client_test(clients_cohere "${NANOVLLM_CLIENT_PYTHON}" cohere_client_test.py)
 find_program(NANOVLLM_PYTHON python3)
 mark_as_advanced(NANOVLLM_PYTHON)
 nanovllm_client_test(clients_lm_eval "${NANOVLLM_PYTHON}" lm_eval_test.py)
 # These watch the clock.
-set_tests_properties(programs/clients_openai programs/clients_langchain PROPERTIES RUN_SERIAL ON)
+set_tests_properties(programs/clients_openai programs/clients_agents programs/clients_langchain
+  PROPERTIES RUN_SERIAL ON)
 if(NOT NANOVLLM_TEST_ALL)
   return()
 endif()

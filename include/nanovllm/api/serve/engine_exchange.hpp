@@ -239,11 +239,10 @@ inline void EngineExchange::complete() {
     pending_->set_outcome(std::string(writer_->finish_reason()));
   } catch (const ApiError& error) {
     head_.status = error.status;
-    body_ = error.body();
+    body_ = writer_->error_body(error);
   } catch (const std::exception& error) {
-    const ApiError internal(500, error.what());
-    head_.status = internal.status;
-    body_ = internal.body();
+    head_.status = 500;
+    body_ = writer_->error_body(ApiError(500, error.what()));
   }
   if (head_.status != 200) give_up();
   update_ = {};  // log-probabilities take as much memory as their text
@@ -292,7 +291,7 @@ inline bool EngineExchange::append_update(std::string& out) {
   }
   const auto fail = [&](const ApiError& error) {
     give_up();
-    append_event(out, error.body());
+    writer_->append_error(out, error);
   };
   try {
     for (std::size_t i = 0; i < update_.prompt_logprobs.size(); ++i) {
@@ -312,7 +311,7 @@ inline bool EngineExchange::append_update(std::string& out) {
     has_rest_ = false;
     fail(ApiError(500, error.what()));
   }
-  append_event(out, "[DONE]");
+  writer_->append_done(out);
   return false;
 }
 

@@ -14,9 +14,11 @@
 #include <variant>
 #include <vector>
 
+#include "nanovllm/api/serve/request/api_error.hpp"
 #include "nanovllm/api/serve/request/chat_fields.hpp"
 #include "nanovllm/api/serve/request/generation_fields.hpp"
 #include "nanovllm/api/serve/request/pooled_requests.hpp"
+#include "nanovllm/api/serve/request/translated_chat.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/io/json.hpp"
@@ -34,15 +36,19 @@ enum class BodyKind : std::uint8_t {
   score,
   rerank,
   tokenize,
-  detokenize
+  detokenize,
+  messages,
+  count_tokens,
+  responses
 };
 
 /// A route, as far as clients see it.
 struct RouteInfo {
-  std::string_view path;  ///< one that ends in '/' is followed by the name of a model
+  std::string_view path;  ///< one that ends in '/' is followed by a name
   std::string_view method, kind, summary;
   BodyKind body = BodyKind::none;
   std::string_view reply_type = "application/json";
+  std::string_view after_name{};  ///< what follows that name
 };
 
 namespace detail {
@@ -51,6 +57,7 @@ namespace detail {
 enum class SharedFields : std::uint8_t {
   none,
   prompts,     ///< kPromptProperties, and `priority`
+  sampling,    ///< also `stream`, and the fields of sampling that copy_shared_fields takes
   generation,  ///< also kGenerationProperties, and those of sampling
 };
 
@@ -127,6 +134,30 @@ inline constexpr std::string_view kTokenizeProperties = R"({
   "add_special_tokens": {"type": "boolean"},
   "return_token_strs": {"type": "boolean"}})";
 
+inline constexpr std::string_view kMessagesProperties = R"({
+  "max_tokens": {"type": "integer", "minimum": 1},
+  "messages": {"type": "array", "minItems": 1, "items": {
+    "type": "object", "required": ["role", "content"], "properties": {
+      "role": {"enum": ["user", "assistant", "system"]},
+      "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}}}},
+  "system": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
+  "stop_sequences": {"type": "array", "items": {"type": "string", "minLength": 1}},
+  "tools": {"type": "array", "items": {"type": "object", "required": ["name", "input_schema"]}},
+  "tool_choice": {"type": "object"}, "thinking": {"type": "object"},
+  "output_config": {"type": "object"}})";
+
+inline constexpr std::string_view kResponsesProperties = R"({
+  "input": {"anyOf": [{"type": "string"},
+                      {"type": "array", "minItems": 1, "items": {"type": "object"}}]},
+  "instructions": {"type": "string"},
+  "max_output_tokens": {"type": "integer", "minimum": 1},
+  "tools": {"type": "array", "items": {"type": "object", "required": ["type", "name"]}},
+  "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]},
+  "parallel_tool_calls": {"type": "boolean"}, "reasoning": {"type": "object"},
+  "text": {"type": "object"}, "include": {"type": "array", "items": {"type": "string"}},
+  "previous_response_id": {"type": "string"}, "store": {"type": "boolean"},
+  "truncation": {"enum": ["auto", "disabled"]}})";
+
 inline constexpr std::string_view kDetokenizeProperties = R"({
   "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}},
   "skip_special_tokens": {"type": "boolean"}})";
@@ -143,6 +174,11 @@ inline constexpr BodySchema kBodySchemas[] = {
      SharedFields::prompts},
     {BodyKind::tokenize, "TokenizeRequest", kTokenizeProperties, "[]"},
     {BodyKind::detokenize, "DetokenizeRequest", kDetokenizeProperties, R"(["tokens"])"},
+    {BodyKind::messages, "MessagesRequest", kMessagesProperties, R"(["max_tokens", "messages"])",
+     SharedFields::sampling},
+    {BodyKind::count_tokens, "CountTokensRequest", kMessagesProperties, R"(["messages"])"},
+    {BodyKind::responses, "ResponsesRequest", kResponsesProperties, R"(["input"])",
+     SharedFields::sampling},
 };
 
 /// Lists that may have so many elements.
@@ -158,6 +194,10 @@ inline constexpr ListLimit kListLimits[] = {
     {BodyKind::chat, "guided_choice", kMaxChoices},
     {BodyKind::completion, "guided_choice", kMaxChoices},
     {BodyKind::rerank, "documents", kMaxPooledInputs},
+    {BodyKind::messages, "messages", kMaxMessages},
+    {BodyKind::messages, "tools", kMaxTools},
+    {BodyKind::messages, "stop_sequences", kMaxStopStrings},
+    {BodyKind::responses, "tools", kMaxTools},
 };
 
 /// What bodies and replies have in common.
@@ -166,6 +206,10 @@ inline constexpr std::string_view kSharedSchemas = R"({
     "type": "object", "required": ["message", "type", "param", "code"], "properties": {
       "message": {"type": "string"}, "type": {"type": "string"},
       "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]}}}}},
+  "AnthropicError": {"type": "object", "required": ["type", "error"], "properties": {
+    "type": {"const": "error"}, "error": {
+      "type": "object", "required": ["type", "message"], "properties": {
+        "type": {"type": "string"}, "message": {"type": "string"}}}}},
   "Prompt": {"anyOf": [
     {"type": "string"},
     {"type": "array", "minItems": 1, "items": {"type": "string"}},
@@ -245,17 +289,19 @@ inline Json body_schema(const BodySchema& body, std::span<const std::string> mod
     add_all(kPromptProperties);
     add("priority", sampling_schema("priority"));
   }
-  if (body.shared == SharedFields::generation) {
-    add_all(kGenerationProperties);
+  const bool is_translated = body.shared == SharedFields::sampling;
+  if (is_translated) add("stream", Json::object({{"type", "boolean"}}));
+  if (body.shared == SharedFields::generation) add_all(kGenerationProperties);
+  if (is_translated || body.shared == SharedFields::generation) {
     for (const SamplingField& field : kSamplingFields) {
-      if (is_sampling_field_of(field.name, body.kind == BodyKind::chat))
+      if (is_translated ? is_shared_field(field.name)
+                        : is_sampling_field_of(field.name, body.kind == BodyKind::chat))
         add(field.name, sampling_schema(field));
     }
   }
-  if (body.kind == BodyKind::chat) {
-    add("max_completion_tokens", sampling_schema("max_tokens"));
+  if (body.kind == BodyKind::chat) add("max_completion_tokens", sampling_schema("max_tokens"));
+  if (body.kind == BodyKind::chat || body.kind == BodyKind::responses)
     add("top_logprobs", sampling_schema("logprobs"));
-  }
   for (const ListLimit& limit : kListLimits)
     if (limit.kind == body.kind) properties[std::string(limit.field)]["maxItems"] = limit.most;
   return Json::object({{"type", "object"},
@@ -271,23 +317,31 @@ inline Json reference_to(std::string_view name) {
   return Json::object({{"$ref", concat("#/components/schemas/", name)}});
 }
 
+/// What follows a path that ends in '/'.
+inline std::string_view name_in(const RouteInfo& route) {
+  return route.kind == "models" ? "model" : "id";
+}
+
 inline Json operation(const RouteInfo& route, std::span<const std::string> models) {
   Json replies = content_of(route.reply_type, Json::object({}));
-  const bool may_stream = route.body == BodyKind::chat || route.body == BodyKind::completion;
+  const bool may_stream = route.body == BodyKind::chat || route.body == BodyKind::completion ||
+                          route.body == BodyKind::messages || route.body == BodyKind::responses;
   if (may_stream) replies["text/event-stream"] = Json::object({{"schema", Json::object({})}});
   Json out = Json::object({{"summary", route.summary}, {"tags", Json::array({route.kind})}});
   if (route.path.ends_with('/')) {
-    out["parameters"] = Json::array({Json::object({{"name", "model"},
-                                                   {"in", "path"},
-                                                   {"required", true},
-                                                   {"schema", model_schema(models)}})});
+    const std::string_view name = name_in(route);
+    Json schema = name == "model" ? model_schema(models) : Json::object({{"type", "string"}});
+    out["parameters"] = Json::array({Json::object(
+        {{"name", name}, {"in", "path"}, {"required", true}, {"schema", std::move(schema)}})});
   }
   for (const BodySchema& body : kBodySchemas) {
     if (body.kind != route.body) continue;
     out["requestBody"] = Json::object(
         {{"required", true}, {"content", content_of("application/json", reference_to(body.name))}});
   }
-  Json error = route.kind == "health" ? Json::object({}) : reference_to("Error");
+  const bool is_anthropic = error_form_of(route.path) == ErrorForm::anthropic;
+  Json error = route.kind == "health" ? Json::object({})
+                                      : reference_to(is_anthropic ? "AnthropicError" : "Error");
   out["responses"] = Json::object(
       {{"200", Json::object({{"description", "the answer"}, {"content", std::move(replies)}})},
        {"default", Json::object({{"description", "an error"},
@@ -305,8 +359,9 @@ inline Json operation(const RouteInfo& route, std::span<const std::string> model
   Json paths = Json::object({});
   for (const RouteInfo& route : routes) {
     std::string path(route.path);
-    if (path.ends_with('/')) path += "{model}";
-    std::string method = route.method == "GET" ? "get" : "post";
+    if (path.ends_with('/')) path += concat("{", detail::name_in(route), "}", route.after_name);
+    std::string method;
+    for (const char c : route.method) method += static_cast<char>(c - 'A' + 'a');
     if (paths.find(path) == nullptr) paths[path] = Json::object({});
     paths[path][method] = detail::operation(route, models);
   }

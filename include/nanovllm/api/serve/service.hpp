@@ -8,6 +8,7 @@
 /// ```
 ///
 /// docs/serving.md lists the paths, the fields of requests, and the differences from other servers.
+/// Longer than 400 lines: a fifth is the table of paths, next to what follows it.
 
 #include <cstdint>
 #include <memory>
@@ -28,9 +29,10 @@ struct HttpReply {
   std::string body{};
 };
 
-/// Answers requests of the OpenAI API, and vLLM's /score, /rerank, /tokenize, /detokenize, /health,
-/// /version and /metrics; /openapi.json lists all. Every member may be called from any thread. The
-/// engine must outlive the service, and the service its exchanges.
+/// Answers requests of the OpenAI API, Anthropic's /v1/messages, and vLLM's /score, /rerank,
+/// /tokenize, /detokenize, /health, /version and /metrics; /openapi.json lists all. Every member
+/// may be called from any thread. The engine must outlive the service, and the service its
+/// exchanges.
 class OpenAiService {
  public:
   /// Throws ConfigError that names the setting which is out of range.
@@ -92,6 +94,7 @@ class OpenAiService {
 #include "nanovllm/api/serve/reply/pooled_reply.hpp"
 #include "nanovllm/api/serve/request/api_error.hpp"
 #include "nanovllm/api/serve/stats_report.hpp"
+#include "nanovllm/api/serve/translated_chats.hpp"
 #include "nanovllm/version.hpp"
 
 namespace nanovllm::serve {
@@ -99,12 +102,6 @@ namespace nanovllm::serve {
 namespace detail {
 
 using ExchangePtr = std::shared_ptr<Exchange>;
-
-NANOVLLM_SERVE_INLINE ExchangePtr error_reply(std::string kind, const ApiError& error) {
-  HttpHead head{.status = error.status};
-  if (error.status == 429 || error.status == 503) head.headers.emplace_back("Retry-After", "1");
-  return std::make_shared<WholeExchange>(std::move(kind), std::move(head), error.body());
-}
 
 }  // namespace detail
 
@@ -118,22 +115,42 @@ struct OpenAiService::State {
     [[nodiscard]] Json json() const { return parse_request_body(request.body); }
   };
   /// What answers requests for one path. A route's path that ends in '/' takes all paths that begin
-  /// with it; Call::rest is what follows.
+  /// with it and end with RouteInfo::after_name; Call::rest is what is between.
   struct Route {
     RouteInfo info;
     ExchangePtr (State::*answer)(const Call& call);
     bool is_queued = false;  ///< submits to the engine
+
+    [[nodiscard]] bool takes(std::string_view path) const;
+    [[nodiscard]] bool allows(std::string_view method) const {
+      return method == info.method || (method == "HEAD" && info.method == "GET");
+    }
   };
 
   State(AnyEngine& any_engine, ServiceConfig&& settings)
       : engine(any_engine),
         config(std::move(settings)),
         generation(engine, config, load),
+        responses(config),
         health_check(any_engine) {}
 
   ExchangePtr chat(const Call& call) {
     return generation.chat(ChatCompletionRequest::parse(call.json()), call.effort);
   }
+  ExchangePtr message(const Call& call) {
+    return answer_message(generation, call.json(), call.effort);
+  }
+  ExchangePtr count(const Call& call) {
+    return count_tokens(engine, generation, call.json(), call.effort);
+  }
+  ExchangePtr respond(const Call& call) {
+    return responses.answer(generation, call.json(), call.effort);
+  }
+  ExchangePtr show_response(const Call& call) {
+    return responses.show(call.rest, call.request.target);
+  }
+  ExchangePtr delete_response(const Call& call) { return responses.erase(call.rest); }
+  ExchangePtr cancel_response(const Call& call) { return responses.cancel(call.rest); }
   ExchangePtr complete(const Call& call) {
     return generation.complete(CompletionRequest::parse(call.json()), call.effort);
   }
@@ -163,11 +180,14 @@ struct OpenAiService::State {
   ExchangePtr describe(const Call&);
 
   static const Route kRoutes[];
-  /// The route of a path, or null.
-  [[nodiscard]] static const Route* find_route(std::string_view path);
-  [[nodiscard]] ExchangePtr follow(const Route& route, const Call& call);
+  /// The route of a path and, where several have it, of the method; or null.
+  [[nodiscard]] static const Route* find_route(std::string_view path, std::string_view method);
+  /// "GET, HEAD, DELETE": what a path may be asked with.
+  [[nodiscard]] static std::string methods_of(std::string_view path);
   [[nodiscard]] ExchangePtr answer(const HttpRequest& request, const Effort& effort);
-  [[nodiscard]] ExchangePtr refuse(std::string_view kind, const ApiError& error);
+  /// @param route  may be null.
+  [[nodiscard]] ExchangePtr refuse(const Route* route, const std::string& path,
+                                   const ApiError& error);
 
   [[nodiscard]] Json model_json(const std::string& name) const;
 
@@ -176,6 +196,7 @@ struct OpenAiService::State {
   const std::int64_t created = unix_seconds();
   const std::shared_ptr<ServiceLoad> load = std::make_shared<ServiceLoad>();
   Generation generation;
+  const Responses responses;
   HealthCheck health_check;
 };
 
@@ -186,6 +207,22 @@ inline constexpr OpenAiService::State::Route OpenAiService::State::kRoutes[] = {
     {{"/v1/completions", "POST", "completion", "continues texts", BodyKind::completion},
      &State::complete,
      true},
+    {{"/v1/messages", "POST", "messages", "answers a conversation in Anthropic's form",
+      BodyKind::messages},
+     &State::message,
+     true},
+    {{"/v1/messages/count_tokens", "POST", "messages", "how many tokens a conversation has",
+      BodyKind::count_tokens},
+     &State::count},
+    {{"/v1/responses", "POST", "responses", "answers in the form of OpenAI's Responses",
+      BodyKind::responses},
+     &State::respond,
+     true},
+    {{"/v1/responses/", "GET", "responses", "a response that was kept"}, &State::show_response},
+    {{"/v1/responses/", "DELETE", "responses", "forgets a response"}, &State::delete_response},
+    {{"/v1/responses/", "POST", "responses", "refused: a response cannot be cancelled",
+      BodyKind::none, "application/json", "/cancel"},
+     &State::cancel_response},
     {{"/v1/embeddings", "POST", "embedding", "vectors of texts", BodyKind::embedding},
      &State::embed,
      true},
@@ -218,53 +255,67 @@ inline constexpr OpenAiService::State::Route OpenAiService::State::kRoutes[] = {
     {{"/stats", "GET", "stats", "counters and the KV pool, for a page"}, &State::stats},
     {{"/openapi.json", "GET", "openapi", "this document"}, &State::describe}};
 
-NANOVLLM_SERVE_INLINE const OpenAiService::State::Route* OpenAiService::State::find_route(
-    std::string_view path) {
-  for (const Route& route : kRoutes) {
-    const std::string_view known = route.info.path;
-    if (known.ends_with('/') ? path.starts_with(known) : path == known) return &route;
-  }
-  return nullptr;
+NANOVLLM_SERVE_INLINE bool OpenAiService::State::Route::takes(std::string_view path) const {
+  const std::string_view known = info.path, ending = info.after_name;
+  if (!known.ends_with('/')) return path == known;
+  return path.size() >= known.size() + ending.size() && path.starts_with(known) &&
+         path.ends_with(ending);
 }
 
-NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::refuse(std::string_view kind,
+NANOVLLM_SERVE_INLINE const OpenAiService::State::Route* OpenAiService::State::find_route(
+    std::string_view path, std::string_view method) {
+  const Route* found = nullptr;
+  for (const Route& route : kRoutes) {
+    if (!route.takes(path)) continue;
+    if (route.allows(method)) return &route;
+    if (found == nullptr) found = &route;
+  }
+  return found;
+}
+
+NANOVLLM_SERVE_INLINE std::string OpenAiService::State::methods_of(std::string_view path) {
+  std::string methods;
+  for (const Route& route : kRoutes) {
+    if (!route.takes(path)) continue;
+    methods += concat(methods.empty() ? "" : ", ", route.info.method);
+    if (route.info.method == "GET") methods += ", HEAD";
+  }
+  return methods;
+}
+
+NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::refuse(const Route* route,
+                                                                       const std::string& path,
                                                                        const ApiError& error) {
   load->counters.refused.add(error.status);
-  return detail::error_reply(std::string(kind), error);
-}
-
-NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::follow(const Route& route,
-                                                                       const Call& call) {
-  const std::string_view method = call.request.method;
-  const std::string_view expected = route.info.method;
-  const bool is_head = method == "HEAD" && expected == "GET";
-  if (method == expected || is_head) return (this->*route.answer)(call);
-  const ApiError error(405, concat("expected ", expected, ", got ", method));
-  load->counters.refused.add(error.status);
   HttpHead head{.status = error.status};
-  head.headers.emplace_back("Allow", expected == "GET" ? "GET, HEAD" : "POST");
-  return std::make_shared<WholeExchange>(std::string(route.info.kind), std::move(head),
-                                         error.body());
+  if (error.status == 405) head.headers.emplace_back("Allow", methods_of(path));
+  if (error.status == 429 || error.status == 503) head.headers.emplace_back("Retry-After", "1");
+  return std::make_shared<WholeExchange>(
+      std::string(route != nullptr ? route->info.kind : "unknown"), std::move(head),
+      error.body(error_form_of(path)));
 }
 
 NANOVLLM_SERVE_INLINE detail::ExchangePtr OpenAiService::State::answer(const HttpRequest& request,
                                                                        const Effort& effort) {
   if (effort.is_short && request.body.size() > kShortBytes) return nullptr;
   const std::string path = path_of(request.target);
-  const Route* route = find_route(path);
-  const std::string_view kind = route != nullptr ? route->info.kind : "unknown";
+  const Route* route = find_route(path, request.method);
   try {
     if (route == nullptr) throw ApiError(404, concat("there is nothing at ", path));
     effort.check_stop();
-    return follow(*route, {request, path.substr(route->info.path.size()), effort});
+    if (!route->allows(request.method))
+      throw ApiError(405, concat("expected ", methods_of(path), ", got ", request.method));
+    std::string rest = path.substr(route->info.path.size());
+    rest.resize(rest.size() - route->info.after_name.size());
+    return (this->*route->answer)({request, std::move(rest), effort});
   } catch (const RequestError& error) {
-    return refuse(kind, ApiError::of(error));
+    return refuse(route, path, ApiError::of(error));
   } catch (const Cancelled&) {
-    return refuse(kind, Effort::given_up());
+    return refuse(route, path, Effort::given_up());
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    return refuse(kind, ApiError(500, error.what()));
+    return refuse(route, path, ApiError(500, error.what()));
   }
 }
 
@@ -349,13 +400,14 @@ NANOVLLM_SERVE_INLINE std::shared_ptr<Exchange> OpenAiService::try_handle(
 }
 
 NANOVLLM_SERVE_INLINE Arrival OpenAiService::arrive(const HttpRequest& request) {
-  const State::Route* route = State::find_route(path_of(request.target));
-  if (route == nullptr || route->info.method == "GET" || request.method != route->info.method)
+  const std::string path = path_of(request.target);
+  const State::Route* route = State::find_route(path, request.method);
+  if (route == nullptr || route->info.method != "POST" || request.method != "POST")
     return {.exchange = handle(request)};
   try {
     if (route->is_queued) state_->generation.check_queue();
   } catch (const ApiError& error) {
-    return {.exchange = state_->refuse(route->info.kind, error)};
+    return {.exchange = state_->refuse(route, path, error)};
   }
   return {.share = PreparingShare(state_->load)};
 }

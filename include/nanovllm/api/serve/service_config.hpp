@@ -1,6 +1,7 @@
 #pragma once
 /// The settings of a service of the OpenAI API.
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,10 @@ struct ServiceConfig {
   bool parse_reasoning = true;  ///< off: thoughts stay in the content, with their tags
   /// How documents are scored. Requests may have their own instruction and limit.
   ScoreOptions score{};
+  /// Responses that are kept for clients that continue them or ask for them again, and bytes of
+  /// their texts: the most; those that were not used for the longest time are dropped. 0: none is.
+  std::size_t max_stored_responses = 0;
+  std::size_t max_stored_response_bytes = std::size_t{256} << 20;
   std::shared_ptr<const HttpCounters>
       http_counters{};  ///< of the transport, for /metrics; may be null
 };

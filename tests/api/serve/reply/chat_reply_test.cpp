@@ -333,6 +333,21 @@ TEST_CASE("the tokens of thoughts are counted", "[serve]") {
       whole(engine, service, chat_request(off)).usage.contains("completion_tokens_details"));
 }
 
+TEST_CASE("the tokens of a thought that the prompt begins are counted", "[serve]") {
+  ScriptedEngine engine(ChatTemplate::from_text(
+      "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<think>\n"
+      "{% endif %}"));
+  OpenAiService service(engine);
+  for (const std::string thought : {"</think>", "\n</think>", "Hm.</think>"}) {
+    INFO(thought);
+    engine.script = [&](std::size_t, std::int32_t) { return Script{thought + "\n\nYes"}; };
+    const Answer answer = whole(engine, service, chat_request(""));
+    CHECK(answer.messages.at(0).content == "Yes");
+    CHECK(answer.usage["completion_tokens_details"]["reasoning_tokens"] ==
+          engine.text().tokenizer->encode(thought).size());
+  }
+}
+
 TEST_CASE("a message of the assistant is continued", "[serve]") {
   ScriptedEngine engine(ChatTemplate::chatml());
   OpenAiService service(engine);

@@ -55,6 +55,7 @@ struct ChatSetup {
   std::int32_t top_logprobs = 0;
   std::vector<TokenId> prompt_token_ids{};  ///< if they are to be returned
   std::shared_ptr<ReplyIds> ids{};          ///< of tool calls
+  const char* call_prefix = "call_";        ///< of these
 };
 
 /// A part of a message: consecutive events of one kind and one call.
@@ -79,8 +80,8 @@ class ChatChoice : public ReplyChoice {
 
  private:
   /// Parses the text; inside a thought token by token, to count its tokens.
-  void parse(std::vector<ChatDelta>& deltas, const ChoiceUpdate& update, ReplyIds& ids);
-  void append_to(std::vector<ChatDelta>& deltas, ChatEvent&& event, ReplyIds& ids);
+  void parse(std::vector<ChatDelta>& deltas, const ChoiceUpdate& update, const ChatSetup& setup);
+  void append_to(std::vector<ChatDelta>& deltas, ChatEvent&& event, const ChatSetup& setup);
 
   ChatParser parser_;
   bool has_calls_ = false;
@@ -89,11 +90,11 @@ class ChatChoice : public ReplyChoice {
 };
 
 inline void ChatChoice::parse(std::vector<ChatDelta>& deltas, const ChoiceUpdate& update,
-                              ReplyIds& ids) {
+                              const ChatSetup& setup) {
   using Part = ReasoningParser::Part;
   const auto push = [&](std::size_t begin, std::size_t end) {
     const std::string_view piece = std::string_view(update.text).substr(begin, end - begin);
-    for (ChatEvent& event : parser_.push(piece)) append_to(deltas, std::move(event), ids);
+    for (ChatEvent& event : parser_.push(piece)) append_to(deltas, std::move(event), setup);
   };
   std::size_t begin = 0;
   for (const std::size_t end : update.text_ends) {
@@ -102,25 +103,27 @@ inline void ChatChoice::parse(std::vector<ChatDelta>& deltas, const ChoiceUpdate
     push(begin, end);
     begin = end;
     ++num_tokens_;
-    if (before == Part::thought || parser_.part() == Part::thought) num_reasoning_ = num_tokens_;
+    const bool is_open = before == Part::unknown && setup.parser.reasoning == Reasoning::open;
+    if (before == Part::thought || parser_.part() == Part::thought || is_open)
+      num_reasoning_ = num_tokens_;
   }
   push(begin, update.text.size());
 }
 
 inline std::vector<ChatDelta> ChatChoice::read(const ChoiceUpdate& update, const ChatSetup& setup) {
   std::vector<ChatDelta> deltas;
-  parse(deltas, update, *setup.ids);
+  parse(deltas, update, setup);
   add(update, setup.common);
   if (!update.has_ended()) return deltas;
   for (ChatEvent& event : parser_.finish(update.finish_reason))
-    append_to(deltas, std::move(event), *setup.ids);
+    append_to(deltas, std::move(event), setup);
   const bool has_called = has_calls_ && update.finish_reason == FinishReason::stop;
   finish_reason = has_called ? "tool_calls" : std::string(name(update.finish_reason));
   return deltas;
 }
 
 inline void ChatChoice::append_to(std::vector<ChatDelta>& deltas, ChatEvent&& event,
-                                  ReplyIds& ids) {
+                                  const ChatSetup& setup) {
   using Kind = ChatEvent::Kind;
   switch (event.kind) {
     case Kind::tool_call_begin:
@@ -130,7 +133,7 @@ inline void ChatChoice::append_to(std::vector<ChatDelta>& deltas, ChatEvent&& ev
       deltas.push_back({.kind = Kind::tool_call_arguments,
                         .tool_call = event.tool_call,
                         .name = std::move(event.text),
-                        .id = ids.next("call_")});
+                        .id = setup.ids->next(setup.call_prefix)});
       return;
     default: break;
   }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -57,15 +58,14 @@ struct ChatForm {
   const char* id_prefix;  ///< of replies
   const char* object;     ///< what a whole reply calls itself, and a chunk of a stream
   const char* chunk_object;
-  std::unique_ptr<ReplyWriter> (*make_writer)(ChatReply::Setup&& setup);
+  std::function<std::unique_ptr<ReplyWriter>(ChatSetup&& setup)> make_writer;
+  const char* call_prefix = "call_";  ///< of ids of tool calls
 };
 
 /// That of /v1/chat/completions.
-inline constexpr ChatForm kChatCompletions{
+inline const ChatForm kChatCompletions{
     "chat", "chatcmpl-", "chat.completion", "chat.completion.chunk",
-    [](ChatReply::Setup&& setup) -> std::unique_ptr<ReplyWriter> {
-      return std::make_unique<ChatReply>(std::move(setup));
-    }};
+    [](ChatSetup&& setup) { return std::make_unique<ChatReply>(std::move(setup)); }};
 
 /// Starts chats and completions. Thread-safe. Engine and config must outlive it.
 class Generation {
@@ -217,7 +217,8 @@ inline std::shared_ptr<Exchange> Generation::chat(ChatCompletionRequest request,
                                                request.stream ? form.chunk_object : form.object),
                          .logprobs = request.logprobs,
                          .top_logprobs = request.top_logprobs,
-                         .ids = ids_};
+                         .ids = ids_,
+                         .call_prefix = form.call_prefix};
   request.constraint.tool_call_format = config_.tool_call_format;
   if (const auto& chat_template = engine_.text().chat_template)
     request.constraint.after_reasoning =

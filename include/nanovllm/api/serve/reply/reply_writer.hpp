@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "nanovllm/api/serve/reply/pending_output.hpp"
+#include "nanovllm/api/serve/request/api_error.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
@@ -253,8 +254,19 @@ class ReplyWriter {
     return false;
   }
 
-  /// Appends the chunks that follow the last choice's end, except [DONE].
+  /// Appends what follows the last choice's end.
   virtual void append_end(std::string& out, const Usage& usage) = 0;
+
+  /// The body of a whole reply that is an error.
+  [[nodiscard]] virtual std::string error_body(const ApiError& error) const { return error.body(); }
+
+  /// Appends an error to a stream, which ends with it.
+  virtual void append_error(std::string& out, const ApiError& error) {
+    append_event(out, error_body(error));
+  }
+
+  /// Appends what ends every stream.
+  virtual void append_done(std::string& out) { append_event(out, "[DONE]"); }
 
   /// The whole reply. `update` has the output of all choices.
   [[nodiscard]] virtual std::string whole(const OutputUpdate& update, const Usage& usage) = 0;

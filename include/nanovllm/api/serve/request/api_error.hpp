@@ -1,7 +1,8 @@
 #pragma once
-/// Errors as OpenAI's API words them.
+/// Errors as OpenAI's API words them, and Anthropic's.
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,7 +14,30 @@
 
 namespace nanovllm::serve {
 
+/// Whose words an error has.
+enum class ErrorForm : std::uint8_t { openai, anthropic };
+
+/// The form of errors that answer requests for `path`.
+[[nodiscard]] inline ErrorForm error_form_of(std::string_view path) {
+  constexpr std::string_view kMessages = "/v1/messages";
+  const bool is_below = path.starts_with(kMessages) &&
+                        (path.size() == kMessages.size() || path[kMessages.size()] == '/');
+  return is_below ? ErrorForm::anthropic : ErrorForm::openai;
+}
+
 namespace detail {
+
+[[nodiscard]] inline const char* anthropic_error_type(int status) {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
+    default: return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
 
 [[nodiscard]] inline std::string error_type(int status) {
   if (status == 401) return "authentication_error";
@@ -48,10 +72,16 @@ struct ApiError : RequestError {
     return {404, concat("The model `", model, "` does not exist."), "model", "model_not_found"};
   }
 
-  [[nodiscard]] Json to_json() const {
+  /// {"type": "error", "error": {"type", "message"}} in Anthropic's form, which has no `param`.
+  [[nodiscard]] Json to_json(ErrorForm form = ErrorForm::openai) const {
     std::string message;
     utf8::append_lossy(message, what());
     Json error;
+    if (form == ErrorForm::anthropic) {
+      error["type"] = detail::anthropic_error_type(status);
+      error["message"] = std::move(message);
+      return Json::object({{"type", "error"}, {"error", std::move(error)}});
+    }
     error["message"] = std::move(message);
     error["type"] = type;
     error["param"] = param ? Json(*param) : Json();
@@ -60,7 +90,9 @@ struct ApiError : RequestError {
   }
 
   /// The text of `to_json`. It is valid UTF-8 even if the message is not.
-  [[nodiscard]] std::string body() const { return to_json().dump(); }
+  [[nodiscard]] std::string body(ErrorForm form = ErrorForm::openai) const {
+    return to_json(form).dump();
+  }
 
   int status;
   std::string type;

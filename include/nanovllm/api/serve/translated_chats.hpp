@@ -1,0 +1,121 @@
+#pragma once
+/// Anthropic's Messages and OpenAI's Responses. Their requests become chat completions, and their
+/// replies are other forms of a chat's answer.
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/api/serve/reply/generation.hpp"
+#include "nanovllm/api/serve/reply/messages_reply.hpp"
+#include "nanovllm/api/serve/reply/responses_reply.hpp"
+#include "nanovllm/api/serve/request/messages_request.hpp"
+#include "nanovllm/api/serve/request/responses_request.hpp"
+#include "nanovllm/api/serve/service_config.hpp"
+
+namespace nanovllm::serve {
+
+// Each answers a request, as members of Generation do: null if that takes longer than `effort`
+// allows. Throws RequestError in the names of its protocol, and whatever the engine throws.
+
+[[nodiscard]] inline std::shared_ptr<Exchange> answer_message(Generation& generation,
+                                                              const Json& body,
+                                                              const Effort& effort) {
+  return with_names(kMessagesNames, [&] {
+    const ChatForm form{
+        "messages",
+        "msg_",
+        "message",
+        "message",
+        [](ChatSetup&& setup) { return std::make_unique<MessagesReply>(std::move(setup)); },
+        "toolu_"};
+    return generation.chat(parse_messages_request(body), effort, form);
+  });
+}
+
+/// The tokens of a conversation in Anthropic's form, {"input_tokens"}, whether or not they fit.
+[[nodiscard]] inline std::shared_ptr<Exchange> count_tokens(const AnyEngine& engine,
+                                                            const Generation& generation,
+                                                            const Json& body,
+                                                            const Effort& effort) {
+  return with_names(kMessagesNames, [&] {
+    ChatCompletionRequest chat = parse_messages_request(body, false);
+    static_cast<void>(generation.model_name(chat.model));
+    const ChatPrompt prompt{std::move(chat.messages), std::move(chat.options)};
+    const std::vector<TokenId> tokens = tokenizer_of(engine).encode(
+        prompt_text(engine.text(), prompt, "messages"), std::size_t(-1), effort.stop);
+    return json_reply("messages", Json::object({{"input_tokens", tokens.size()}}));
+  });
+}
+
+/// The Responses API, with the responses that are kept. Thread-safe.
+class Responses {
+ public:
+  explicit Responses(const ServiceConfig& config)
+      : store_(std::make_shared<ResponseStore>(config.max_stored_responses,
+                                               config.max_stored_response_bytes)) {}
+
+  [[nodiscard]] std::shared_ptr<Exchange> answer(Generation& generation, const Json& body,
+                                                 const Effort& effort) const {
+    return with_names(kResponsesNames, [&] {
+      bool is_long = false;
+      ResponsesRequest::FindConversation find;
+      if (store_->is_enabled()) {
+        find = [&](const std::string& id) {
+          const auto stored = store_->find(id);
+          if (stored == nullptr)
+            throw ApiError(404, concat("previous_response_id: there is no response '", id, "'"),
+                           "previous_response_id", "previous_response_not_found");
+          is_long = effort.is_short && stored->conversation.size() > kShortBytes;
+          return is_long ? Json::array() : parse_json(stored->conversation);
+        };
+      }
+      ResponsesRequest request = ResponsesRequest::parse(body, find);
+      if (is_long) return std::shared_ptr<Exchange>();
+      const ChatForm form{"responses", "resp_", "response", "response", [&](ChatSetup&& setup) {
+                            return std::make_unique<ResponsesReply>(
+                                std::move(setup), std::move(request.echo),
+                                std::move(request.conversation), store_);
+                          }};
+      return generation.chat(std::move(request.chat), effort, form);
+    });
+  }
+
+  // Each throws ApiError (404) if there is no response of this id.
+
+  [[nodiscard]] std::shared_ptr<Exchange> show(const std::string& id,
+                                               const std::string& target) const {
+    const std::size_t query = std::min(target.find('?'), target.size());
+    if (target.find("stream=true", query) != target.npos)
+      throw ApiError(400, "stream must be false: a response that was kept comes whole", "stream");
+    return std::make_shared<WholeExchange>("responses", HttpHead{}, find(id)->response);
+  }
+  [[nodiscard]] std::shared_ptr<Exchange> erase(const std::string& id) const {
+    static_cast<void>(find(id));
+    store_->erase(id);
+    return json_reply("responses",
+                      Json::object({{"id", id}, {"object", "response"}, {"deleted", true}}));
+  }
+  /// Also throws if there is one: only what runs in the background can be cancelled.
+  [[nodiscard]] std::shared_ptr<Exchange> cancel(const std::string& id) const {
+    static_cast<void>(find(id));
+    throw ApiError(400,
+                   "a response that has ended cannot be cancelled; to end one under way, close its "
+                   "connection");
+  }
+
+ private:
+  [[nodiscard]] std::shared_ptr<const StoredResponse> find(const std::string& id) const {
+    if (!store_->is_enabled()) throw ApiError(404, "this server keeps no responses");
+    auto stored = store_->find(id);
+    if (stored == nullptr) throw ApiError(404, concat("there is no response '", id, "'"));
+    return stored;
+  }
+
+  const std::shared_ptr<ResponseStore> store_;
+};
+
+}  // namespace nanovllm::serve
