@@ -36,8 +36,8 @@ struct nvllm_engine {
   std::atomic<bool> is_closing = false;
   std::mutex mutex{};
   std::condition_variable no_calls{};
-  int num_calls = 0;   // of all threads
-  int num_owners = 1;  // the program, until it destroys the engine, and each session
+  int num_calls = 0;                // of all threads
+  std::atomic<int> num_owners = 1;  // the program, until it destroys the engine, and each session
 };
 
 namespace nanovllm::c_api {
@@ -84,10 +84,7 @@ class Call {
 /// One of those who keep a handle: the last one deletes it.
 class HandleOwner {
  public:
-  explicit HandleOwner(nvllm_engine& handle) : handle_(&handle) {
-    const std::lock_guard lock(handle.mutex);
-    ++handle.num_owners;
-  }
+  explicit HandleOwner(nvllm_engine& handle) : handle_(&handle) { ++handle.num_owners; }
   ~HandleOwner() { release(handle_); }
   HandleOwner(const HandleOwner&) = delete;
   HandleOwner& operator=(const HandleOwner&) = delete;
@@ -95,10 +92,7 @@ class HandleOwner {
   [[nodiscard]] nvllm_engine* get() const { return handle_; }
 
   static void release(nvllm_engine* handle) {
-    std::unique_lock lock(handle->mutex);
-    const bool is_last = --handle->num_owners == 0;
-    lock.unlock();
-    if (is_last) delete handle;
+    if (--handle->num_owners == 0) delete handle;
   }
 
  private:
