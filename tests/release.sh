@@ -71,6 +71,29 @@ build_program() {
   tr '\n' ' ' <<< "${text:0:60}"
 }
 
+# Installs the Debian packages in a new Debian, which knows nothing of this machine's settings, and uses them.
+try_in_debian() {
+  local debian=$work/debian
+  debootstrap --variant=minbase bookworm "$debian"
+  cp "$out"/*.deb "$debian/tmp/"
+  cp -r "$model" "$debian/tmp/model"
+  cp "$clone/benchmarks/compile_time/readme.cpp" "$debian/tmp/app.cpp"
+  cp "$clone/.packages/conan/test_package/CMakeLists.txt" "$debian/tmp/CMakeLists.txt"
+  chroot "$debian" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive bash -c "set -e
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends /tmp/nanovllm-server_*.deb /tmp/libnanovllm-c_*.deb
+    nanovllm-generate --model /tmp/model --input - --output - <<< '$request'
+    nanovllm-serve --help > /dev/null
+    apt-get install -y -qq --no-install-recommends /tmp/libnanovllm-dev_*.deb g++ cmake make pkg-config
+    cmake -S /tmp -B /tmp/build > /dev/null
+    cmake --build /tmp/build > /dev/null
+    /tmp/build/app /tmp/model
+    g++ -std=c++20 /tmp/app.cpp \$(pkg-config --cflags --libs nanovllm) -o /tmp/app
+    /tmp/app /tmp/model > /dev/null
+    apt-get purge -y -qq nanovllm-server libnanovllm-c libnanovllm-dev
+    ! ls -d /usr/include/nanovllm /usr/bin/nanovllm-* /usr/lib/*/*nanovllm* 2> /dev/null"
+}
+
 make_packages() {
   cmake -S "$clone" --preset package > "$out/packages.log" 2>&1
   cmake --build "$clone/build/package" --parallel "$(nproc)" >> "$out/packages.log" 2>&1
@@ -90,24 +113,7 @@ make_packages() {
   say "archive: README's program says '$text'"
 
   if [ "$(id -u)" -eq 0 ] && command -v debootstrap > /dev/null; then
-    local debian=$work/debian
-    debootstrap --variant=minbase bookworm "$debian" >> "$out/packages.log" 2>&1
-    cp "$out"/*.deb "$debian/tmp/"
-    cp -r "$model" "$debian/tmp/model"
-    cp "$clone/benchmarks/compile_time/readme.cpp" "$debian/tmp/app.cpp"
-    cp "$clone/.packages/conan/test_package/CMakeLists.txt" "$debian/tmp/CMakeLists.txt"
-    chroot "$debian" bash -c "set -e
-      apt-get update -qq
-      apt-get install -y -qq --no-install-recommends /tmp/nanovllm-server_*.deb /tmp/libnanovllm-c_*.deb
-      nanovllm-generate --model /tmp/model --input - --output - <<< '$request'
-      nanovllm-serve --help > /dev/null
-      apt-get install -y -qq --no-install-recommends /tmp/libnanovllm-dev_*.deb g++ cmake make pkg-config
-      cmake -S /tmp -B /tmp/build > /dev/null && cmake --build /tmp/build > /dev/null
-      /tmp/build/app /tmp/model
-      g++ -std=c++20 /tmp/app.cpp \$(pkg-config --cflags --libs nanovllm) -o /tmp/app && /tmp/app /tmp/model > /dev/null
-      apt-get purge -y -qq nanovllm-server libnanovllm-c libnanovllm-dev
-      ! ls -d /usr/include/nanovllm /usr/bin/nanovllm-* /usr/lib/*/*nanovllm* 2> /dev/null" \
-      >> "$out/packages.log" 2>&1
+    try_in_debian >> "$out/packages.log" 2>&1
     say "Debian packages: installed in a new Debian, both programs run, removed without a rest"
   else
     local file
