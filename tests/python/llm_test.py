@@ -292,8 +292,12 @@ class ChatTest(FairytaleTest):
             session = llm.session()
             session.generate(PROMPTS[0], endless(150))
             size = len(session.tokens)
-            for i in range(6):  # which would take all blocks
+            self.assertGreater(size, 150)
+            unheld, = llm.generate(PROMPTS[1], endless(100))
+            for i in range(6):  # which take all other blocks
                 llm.generate([[i, *range(400, 600)]], endless(100))
+            again, = llm.generate([unheld.prompt_token_ids + unheld["token_ids"]], greedy(1))
+            self.assertEqual(again.num_cached_tokens, 0)
             self.assertGreaterEqual(session.generate(" And", greedy(4)).num_cached_tokens, size - 1)
             session.close()
             session.close()
