@@ -1,4 +1,4 @@
-// Streams a continuation of a prompt, in C; `c_api --help`.
+// Streams a continuation of a prompt, in C, by a regular expression if one is given; `c_api --help`.
 #include <nanovllm/c/nanovllm.h>
 
 #include <stdio.h>
@@ -9,6 +9,7 @@ static int32_t print(void* user, const nvllm_event* event) {
   fputs(event->text, stdout);
   fflush(stdout);
   if (event->error) fprintf(stderr, "\nc_api: %s\n", event->error);
+  if (event->finish_reason == NVLLM_FINISH_LENGTH) fputs(" [cut off]", stdout);
   return 0;  // anything else would abort the request
 }
 
@@ -27,9 +28,9 @@ int main(int argc, char** argv) {
     printf("nanovllm %s\n", nvllm_version());
     return 0;
   }
-  if (argc > 3 || (argc > 1 && strncmp(argv[1], "-", 1) == 0)) {
+  if (argc > 4 || (argc > 1 && strncmp(argv[1], "-", 1) == 0)) {
     const int asked = argc == 2 && strcmp(argv[1], "--help") == 0;
-    fprintf(asked ? stdout : stderr, "usage: c_api [MODEL_DIR] [\"prompt\"]\n");
+    fprintf(asked ? stdout : stderr, "usage: c_api [MODEL_DIR] [\"prompt\"] [REGEX]\n");
     return asked ? 0 : 2;
   }
 
@@ -41,6 +42,7 @@ int main(int argc, char** argv) {
   nvllm_sampling_params sampling;
   nvllm_sampling_params_init(&sampling);
   sampling.max_tokens = 160;
+  if (argc > 3) sampling.regex = argv[3];  // the form of the text
 
   nvllm_request request;
   nvllm_request_init(&request);
@@ -57,7 +59,7 @@ int main(int argc, char** argv) {
 
   nvllm_stats stats;
   nvllm_stats_init(&stats);
-  if (nvllm_get_stats(engine, &stats) == NVLLM_OK)
+  if (status == 0 && nvllm_get_stats(engine, &stats) == NVLLM_OK)
     printf("\n\n%lld tokens, %.0f tokens per second\n", (long long)stats.num_decode_tokens,
            (double)stats.num_decode_tokens / (stats.decode_seconds + stats.host_seconds));
   nvllm_engine_destroy(engine);

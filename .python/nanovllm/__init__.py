@@ -13,7 +13,7 @@ from .errors import (BusyError, ConfigError, CudaError, Error, InternalError, In
 from .llm import LLM, Message, Prompt, Stream, TextPrompt, TokenizerView, TokensPrompt
 from .outputs import (CompletionOutput, Health, Logprob, Percentiles, RequestOutput, Stats,
                       StreamPiece)
-from .sampling_params import SamplingParams
+from .sampling_params import SamplingParams, StructuredOutputsParams
 from .session import Session
 
 __version__ = _LIBRARY.version
@@ -22,5 +22,6 @@ __all__ = [
     "LLM", "BusyError", "CompletionOutput", "ConfigError", "CudaError", "Error", "Health",
     "InternalError", "InvalidError", "LoadError", "Logprob", "Message", "Percentiles", "Prompt",
     "RequestError", "RequestOutput", "SamplingParams", "Session", "Stats", "Stream", "StreamPiece",
-    "TextPrompt", "TokenizerView", "TokensPrompt", "UnsupportedError", "__version__",
+    "StructuredOutputsParams", "TextPrompt", "TokenizerView", "TokensPrompt", "UnsupportedError",
+    "__version__",
 ]

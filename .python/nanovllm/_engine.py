@@ -67,6 +67,15 @@ def reason_of(event: CEvent) -> str | None:
     return FINISH_REASONS[event.finish_reason]
 
 
+def stop_reason_of(event: CEvent) -> int | str | None:
+    """The stop text or the stop token that has ended the sample, or None."""
+    if event.has_stop_token:
+        token: int = event.stop_token
+        return token
+    text: bytes | None = event.stop_string
+    return None if text is None else text.decode()
+
+
 def logprobs_of(event: CEvent) -> dict[int, Logprob]:
     """Those of an event that has some."""
     found: dict[int, Logprob] = {}
@@ -104,6 +113,7 @@ class Collected:
             sample.cumulative_logprob = (sample.cumulative_logprob or 0.0) + event.logprob
         if event.finish_reason:
             sample.finish_reason = reason_of(event)
+            sample.stop_reason = stop_reason_of(event)
         if event.finish_reason == FINISH_ERROR and self.error is None:
             self.error = Error((event.error or b"").decode(errors="replace"))
         if event.is_last:
@@ -132,7 +142,8 @@ class Streamed:
             self.error = Error((event.error or b"").decode(errors="replace"))
         self._pieces.put(StreamPiece(
             text_of(event), [event.token] if event.has_token else [], event.sample,
-            reason_of(event), [logprobs_of(event)] if event.has_logprob else None))
+            reason_of(event), [logprobs_of(event)] if event.has_logprob else None,
+            stop_reason_of(event)))
 
     def fail(self, error: BaseException) -> None:
         self.error = error
@@ -229,14 +240,16 @@ class Engine:
     def is_closed(self) -> bool:
         return self._is_closing
 
-    def submit(self, request: CRequest, listener: Listener) -> int:
-        """Queues a request and returns its id."""
+    def submit(self, request: CRequest, listener: Listener,
+               session: c_void_p | None = None) -> int:
+        """Queues a request, or a turn of a session, and returns its id."""
         key = next(_keys)
         id = c_uint64()
         _listeners[key] = listener
         try:
             with self._using() as handle:
-                LIBRARY.call("submit", handle, byref(request), _CALLBACK, key, byref(id))
+                LIBRARY.call("submit" if session is None else "session_submit",
+                             session or handle, byref(request), _CALLBACK, key, byref(id))
         except BaseException:
             _listeners.pop(key, None)
             if id.value:  # Ctrl-C
@@ -249,10 +262,22 @@ class Engine:
         with self._using() as handle:
             return LIBRARY.call("abort", handle, id) == 1
 
-    def call(self, name: str, *arguments: Any) -> int:
-        """A function of the library whose first argument is the engine."""
+    def call(self, name: str, *arguments: Any, session: c_void_p | None = None) -> int:
+        """A function of the library whose first argument is the engine, or a session of it."""
         with self._using() as handle:
-            return LIBRARY.call(name, handle, *arguments)
+            return LIBRARY.call(name, session or handle, *arguments)
+
+    def make_session(self, name: str, *arguments: Any,
+                     session: c_void_p | None = None) -> c_void_p:
+        """The session that a function of the library makes. `end_session` ends it."""
+        made = c_void_p()
+        self.call(name, *arguments, byref(made), session=session)
+        return made
+
+    def end_session(self, session: c_void_p) -> None:
+        """Gives back what a session holds. The engine may have been closed before."""
+        if os.getpid() == self._process:
+            LIBRARY.call("session_destroy", session)
 
     def call_aside(self, name: str, *arguments: Any) -> None:
         """The same for a function that serves requests."""
@@ -278,25 +303,38 @@ class Engine:
 
     def tokenize(self, request: CRequest) -> list[int]:
         """The tokens of a prompt."""
-        count = c_size_t()
-        capacity = request.text_size + 16 if request.text is not None else 4096
-        while True:
-            tokens = (ctypes.c_int32 * capacity)()
-            self.call("tokenize", byref(request), tokens, capacity, byref(count))
-            if count.value <= capacity:
-                return list(tokens[:count.value])
-            capacity = count.value
+        return self._tokens("tokenize", byref(request), capacity=(
+            request.text_size + 16 if request.text is not None else 4096))
+
+    def tokens_of(self, session: c_void_p) -> list[int]:
+        """The conversation of a session."""
+        return self._tokens("session_tokens", session=session)
+
+    def messages_of(self, session: c_void_p) -> str:
+        """Its messages, as JSON."""
+        return self._text("session_messages", session=session)
 
     def detokenize(self, tokens: "array[int]", keep_special_tokens: bool) -> str:
         """The text of tokens."""
         return self._text("detokenize", tokens.buffer_info()[0], len(tokens),
                           int(keep_special_tokens), capacity=16 * len(tokens) + 16)
 
-    def _text(self, name: str, *arguments: Any, capacity: int = 4096) -> str:
+    def _tokens(self, name: str, *arguments: Any, capacity: int = 4096,
+                session: c_void_p | None = None) -> list[int]:
+        count = c_size_t()
+        while True:
+            tokens = (ctypes.c_int32 * capacity)()
+            self.call(name, *arguments, tokens, capacity, byref(count), session=session)
+            if count.value <= capacity:
+                return list(tokens[:count.value])
+            capacity = count.value
+
+    def _text(self, name: str, *arguments: Any, capacity: int = 4096,
+              session: c_void_p | None = None) -> str:
         size = c_size_t()
         while True:
             text = ctypes.create_string_buffer(capacity)
-            self.call(name, *arguments, text, capacity, byref(size))
+            self.call(name, *arguments, text, capacity, byref(size), session=session)
             if size.value < capacity:
                 return text.raw[:size.value].decode("utf-8", errors="replace")
             capacity = size.value + 1

@@ -36,7 +36,7 @@ class EngineConfig(Sized):
         ("disable_prefix_caching", c_int32), ("seed", c_uint64), ("has_seed", c_int32),
         ("reserved", c_int32), ("step_timeout_seconds", c_double), ("expert_parallel", c_int32),
         ("disable_custom_all_reduce", c_int32), ("on_warning", WarningCallback),
-        ("warning_user", c_void_p),
+        ("warning_user", c_void_p), ("session_blocks", c_int64),
     ]
 
 
@@ -58,7 +58,10 @@ class CSamplingParams(Sized):
         ("num_stop_token_ids", c_size_t), ("allowed_token_ids", c_void_p),
         ("num_allowed_token_ids", c_size_t), ("bad_words", POINTER(c_char_p)),
         ("num_bad_words", c_size_t), ("logit_bias", POINTER(TokenBias)),
-        ("num_logit_bias", c_size_t),
+        ("num_logit_bias", c_size_t), ("json_schema", c_char_p), ("regex", c_char_p),
+        ("grammar", c_char_p), ("choice", POINTER(c_char_p)), ("num_choice", c_size_t),
+        ("json_object", c_int32), ("json_space", c_int32), ("after_reasoning", c_int32),
+        ("reserved_2", c_int32),
     ]
 
 
@@ -84,7 +87,8 @@ class CEvent(Structure):
         ("top", POINTER(TokenLogprob)), ("text", c_void_p), ("text_size", c_size_t),
         ("error", c_char_p), ("num_generated_tokens", c_int32), ("num_prompt_tokens", c_int32),
         ("num_cached_tokens", c_int32), ("reserved", c_int32), ("token_ids", c_void_p),
-        ("num_token_ids", c_size_t),
+        ("num_token_ids", c_size_t), ("stop_string", c_char_p), ("has_stop_token", c_int32),
+        ("stop_token", c_int32),
     ]
 
 
@@ -134,6 +138,15 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "run": [c_void_p],
     "stop": [c_void_p],
     "reset": [c_void_p],
+    "session_create": [c_void_p, POINTER(c_void_p)],
+    "session_load": [c_void_p, c_char_p, POINTER(c_void_p)],
+    "session_fork": [c_void_p, POINTER(c_void_p)],
+    "session_destroy": [c_void_p],
+    "session_submit": [c_void_p, POINTER(CRequest), EventCallback, c_void_p, POINTER(c_uint64)],
+    "session_append": [c_void_p, POINTER(CRequest)],
+    "session_save": [c_void_p, c_char_p],
+    "session_tokens": [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)],
+    "session_messages": [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)],
     "embed": [c_void_p, POINTER(POINTER(CRequest)), c_size_t, POINTER(EmbedOptions), c_void_p,
               c_size_t, POINTER(c_size_t)],
     "score": [c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(ScoreOptions), c_void_p],
@@ -160,7 +173,9 @@ class Library:
         self._library.nvllm_version.restype = c_char_p
         self._functions: dict[str, Callable[..., int]] = {}
         for name, arguments in _FUNCTIONS.items():
-            function = getattr(self._library, "nvllm_" + name)
+            function = getattr(self._library, "nvllm_" + name, None)
+            if function is None:
+                raise Error(f"{path} is older than this package: it has no nvllm_{name}")
             function.argtypes = arguments
             function.restype = c_int32
             self._functions[name] = function

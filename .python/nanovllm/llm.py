@@ -119,6 +119,7 @@ _NUMBERS = {
     "max_num_batched_tokens": ("max_num_batched_tokens", 1, 31),
     "kv_cache_memory_bytes": ("kv_bytes", 1, 63),
     "num_gpu_blocks_override": ("kv_blocks", 1, 63),
+    "session_blocks": ("session_blocks", 1, 31),
     "host_kv_bytes": ("host_kv_bytes", 1, 63),
     "disk_kv_bytes": ("disk_kv_bytes", 1, 63),
     "device_index": ("device_index", 0, 31),
@@ -352,10 +353,23 @@ class LLM:
 
     def session(self, messages: Sequence[Message] = (), *,
                 cache_salt: str | None = None) -> Session:
-        """A conversation that keeps what was said."""
+        """A conversation that keeps what was said, and holds what was computed of it."""
         from .session import Session
 
-        return Session(self, messages, cache_salt=cache_salt)
+        session = Session(self, self._engine.make_session("session_create"), cache_salt)
+        if messages:
+            session.append(messages)
+        return session
+
+    def load_session(self, path: str | os.PathLike[str]) -> Session:
+        """The conversation that `Session.save` has written.
+
+        Raises:
+            LoadError: There is no such file, it is altered, or it is of another model.
+        """
+        from .session import Session
+
+        return Session(self, self._engine.make_session("session_load", os.fsencode(path)), None)
 
     # ---- Vectors ----
 
@@ -464,7 +478,8 @@ class LLM:
 
     def _serve(self, requests: list[CRequest], texts: list[str | None],
                params: SamplingParams | Sequence[SamplingParams] | None,
-               use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
+               use_tqdm: bool | Callable[..., Any],
+               session: ctypes.c_void_p | None = None) -> list[RequestOutput]:
         if params is None or isinstance(params, SamplingParams):
             settings: Sequence[SamplingParams | None] = [params] * len(requests)
         else:
@@ -479,7 +494,7 @@ class LLM:
         batch = _Batch(self._engine)
         with batch, _progress(use_tqdm, len(requests)) as advance:
             for request, one in zip(requests, settings):
-                batch.submit(request, 1 if one is None else one.n)
+                batch.submit(request, 1 if one is None else one.n, session)
             batch.wait(advance)
         return [self._output(*one) for one in zip(batch.ids, batch.results, requests, texts)]
 
@@ -510,9 +525,10 @@ class _Batch:
         self.ids: list[int] = []
         self.results: list[Collected] = []
 
-    def submit(self, request: CRequest, num_samples: int) -> None:
+    def submit(self, request: CRequest, num_samples: int,
+               session: ctypes.c_void_p | None) -> None:
         result = Collected(num_samples, self._done)
-        self.ids.append(self._engine.submit(request, result))
+        self.ids.append(self._engine.submit(request, result, session))
         self.results.append(result)
 
     def wait(self, advance: Callable[[], Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 __all__ = ["CompletionOutput", "Health", "Logprob", "Percentiles", "RequestOutput", "Stats",
            "StreamPiece"]
@@ -31,6 +31,9 @@ class CompletionOutput:
     logprobs: Optional[list[dict[int, Logprob]]] = None
     #: "stop", "length" or "abort".
     finish_reason: Optional[str] = None
+    #: With "stop": the text of `stop` or the token of `stop_token_ids` that ended it; None: an end
+    #: token of the model, or the end of the form that was asked for.
+    stop_reason: Union[int, str, None] = None
 
     def finished(self) -> bool:
         """Whether the sample has ended."""
@@ -78,6 +81,7 @@ class StreamPiece:
     index: int = 0  #: of the sample
     finish_reason: Optional[str] = None  #: on the last piece of a sample
     logprobs: Optional[list[dict[int, Logprob]]] = None
+    stop_reason: Union[int, str, None] = None  #: as CompletionOutput has it
 
     def __str__(self) -> str:
         return self.text

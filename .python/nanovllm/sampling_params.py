@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json as json_text
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, Optional, Union
 
 from ._library import CSamplingParams, TokenBias
 
-__all__ = ["SamplingParams"]
+__all__ = ["SamplingParams", "StructuredOutputsParams"]
 
 
 def _int_of(name: str, value: int, least: int, most: int = 2**31 - 1) -> int:
@@ -41,6 +42,67 @@ def _texts(name: str, texts: Sequence[str]) -> "ctypes.Array[ctypes.c_char_p]":
     if any(b"\0" in text for text in encoded):
         raise ValueError(f"{name} must not have zero bytes")
     return (ctypes.c_char_p * len(encoded))(*encoded)
+
+
+def _form(name: str, text: str) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a str, got {text!r}")
+    encoded = text.encode()
+    if b"\0" in encoded:
+        raise ValueError(f"{name} must not have zero bytes")
+    return encoded
+
+
+@dataclass
+class StructuredOutputsParams:
+    """The form of a text: exactly one of `json`, `regex`, `choice`, `grammar` and `json_object`. A
+    finished text has it. The names are vLLM's. docs/structured_output.md says what each can state;
+    what the library does not support is a RequestError of the request, which names the place."""
+
+    #: A JSON Schema, as a dict or a text.
+    json: Union[str, Mapping[str, Any], None] = None
+    #: A regular expression that matches the whole text.
+    regex: Optional[str] = None
+    #: Texts, of which one is the answer.
+    choice: Optional[Sequence[str]] = None
+    #: A grammar in GBNF's notation. It must come from a trusted author.
+    grammar: Optional[str] = None
+    #: Any JSON object.
+    json_object: Optional[bool] = None
+    #: Of JSON. True: no white space; False: up to 8 characters of it in each place; None: nothing,
+    #: one blank, or one line feed with its indentation.
+    disable_any_whitespace: Optional[bool] = None
+    #: The form begins after "</think>", and before it anything goes.
+    after_reasoning: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        forms = ("json", "regex", "choice", "grammar", "json_object")
+        given = [name for name in forms if getattr(self, name) not in (None, False)]
+        if len(given) != 1:
+            raise ValueError(f"exactly one of {', '.join(forms)} must be set, got "
+                             f"{' and '.join(given) or 'none'}")
+
+    def add_to(self, c: CSamplingParams) -> Any:
+        """Sets the fields of the struct. What is returned must live as long."""
+        kept = None
+        if self.json is not None:
+            c.json_schema = _form("json", self.json if isinstance(self.json, str) else
+                                  json_text.dumps(self.json))
+        elif self.regex is not None:
+            c.regex = _form("regex", self.regex)
+        elif self.grammar is not None:
+            c.grammar = _form("grammar", self.grammar)
+        elif self.choice is not None:
+            if isinstance(self.choice, str) or not self.choice:
+                raise ValueError(f"choice must be a list of texts, got {self.choice!r}")
+            kept = _texts("choice", self.choice)
+            c.choice, c.num_choice = kept, len(kept)
+        else:
+            c.json_object = 1
+        if self.disable_any_whitespace is not None:
+            c.json_space = 1 if self.disable_any_whitespace else 2
+        c.after_reasoning = bool(self.after_reasoning)
+        return kept
 
 
 @dataclass
@@ -94,6 +156,8 @@ class SamplingParams:
     allowed_token_ids: Optional[Sequence[int]] = None
     #: Lower is served earlier, if the scheduling uses it.
     priority: int = field(default=0, kw_only=True)
+    #: The form that the text must have.
+    structured_outputs: Optional[StructuredOutputsParams] = field(default=None, kw_only=True)
 
     def stops(self) -> list[str]:
         """The stop texts as a list."""
@@ -147,4 +211,9 @@ class SamplingParams:
                 *(TokenBias(_int_of("a token of logit_bias", int(token), 0), bias)
                   for token, bias in self.logit_bias.items())))
             c.logit_bias, c.num_logit_bias = kept[-1], len(kept[-1])
+        if self.structured_outputs is not None:
+            if not isinstance(self.structured_outputs, StructuredOutputsParams):
+                raise TypeError("structured_outputs must be StructuredOutputsParams, got "
+                                f"{self.structured_outputs!r}")
+            kept.append(self.structured_outputs.add_to(c))
         c.kept = kept

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_void_p
 from typing import TYPE_CHECKING, Any
 
+from ._library import CRequest
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 
@@ -15,30 +20,32 @@ __all__ = ["Session"]
 
 
 class Session:
-    """A conversation that keeps what was said. Each turn sends all of it, and the prefix cache has
-    what was computed before, unless other requests have taken its place.
+    """A conversation that holds its blocks of the KV cache, so that each turn computes what is new
+    alone. If sessions hold more than `session_blocks`, or a request could not run otherwise, the
+    session that was used longest ago loses its blocks, and its next turn computes them again.
 
-    It consists of texts (`generate`) or of messages (`chat`), not of both. A session has one turn
-    at a time; different sessions may be used by different threads.
+    A conversation consists of texts (`generate`) or of messages (`chat`), not of both. A session
+    has one turn at a time; different sessions may be used by different threads. `LLM.session` and
+    `LLM.load_session` make one.
     """
 
-    def __init__(self, llm: LLM, messages: Sequence[Message] = (), *,
-                 cache_salt: str | None = None) -> None:
+    def __init__(self, llm: LLM, handle: c_void_p, cache_salt: str | None) -> None:
         self._llm = llm
-        self._tokens: list[int] = []
-        self._messages: list[Message] = list(messages)
+        self._made = handle
         self._salt = cache_salt
-        self._is_closed = False
+        self._finalizer = weakref.finalize(self, llm._engine.end_session, handle)
 
     @property
     def tokens(self) -> list[int]:
-        """The conversation of texts, as tokens."""
-        return list(self._tokens)
+        """The conversation as tokens. If it consists of messages, those of the last turn's prompt
+        and answer."""
+        return self._llm._engine.tokens_of(self._handle)
 
     @property
     def messages(self) -> list[Message]:
         """The conversation of messages."""
-        return list(self._messages)
+        found: list[Message] = json.loads(self._llm._engine.messages_of(self._handle))
+        return found
 
     def __enter__(self) -> Session:
         return self
@@ -47,70 +54,65 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Forgets the conversation. The session takes no further turn."""
-        self._tokens, self._messages, self._is_closed = [], [], True
+        """Gives back the blocks. The session takes no further turn."""
+        self._finalizer()
 
     def fork(self) -> Session:
-        """A session with the same past, which continues separately."""
-        self._check(None)
-        other = Session(self._llm, self._messages, cache_salt=self._salt)
-        other._tokens = list(self._tokens)
-        return other
+        """A session with the same past, which continues separately. Both hold the same blocks."""
+        made = self._llm._engine.make_session("session_fork", session=self._handle)
+        return Session(self._llm, made, self._salt)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the conversation, and what is held of it, to a file for `LLM.load_session`."""
+        self._llm._engine.call("session_save", os.fsencode(path), session=self._handle)
+
+    def append(self, prompt: str | Sequence[Message]) -> None:
+        """Puts a text or messages after the conversation without a turn."""
+        request = self._text_request(prompt) if isinstance(prompt, str) else \
+            self._chat_request(prompt)
+        self._llm._engine.call("session_append", byref(request), session=self._handle)
 
     def generate(self, text: str, sampling_params: SamplingParams | None = None) -> RequestOutput:
         """Appends the text to the conversation and continues it. An end token and a stop text that
         end the turn are not kept."""
-        self._check(sampling_params)
-        if self._messages:
-            raise ValueError("this conversation consists of messages: call chat")
-        tokens = self._tokens + self._llm.get_tokenizer().encode(text)
-        prompt: Any = {"prompt_token_ids": tokens}
-        if self._salt is not None:
-            prompt["cache_salt"] = self._salt
-        output = self._llm.generate(prompt, sampling_params, use_tqdm=False)[0]
-        if output.outputs[0].finish_reason != "abort":
-            self._tokens = tokens + self._kept(output, sampling_params or SamplingParams())
-        return output
+        return self._turn(self._text_request(text), text, sampling_params)
 
-    def chat(self, message: str | Message, sampling_params: SamplingParams | None = None,
-             **options: Any) -> RequestOutput:
+    def chat(self, message: str | Message, sampling_params: SamplingParams | None = None, *,
+             tools: Sequence[Mapping[str, Any]] | None = None,
+             chat_template_kwargs: Mapping[str, Any] | None = None) -> RequestOutput:
         """Appends a message, of the user if it is a text, and the answer to it.
 
         Args:
-            options: `tools` and `chat_template_kwargs`, as `LLM.chat` has them.
+            tools: As `LLM.chat` has them.
+            chat_template_kwargs: The same.
         """
-        self._check(sampling_params)
-        if self._tokens:
-            raise ValueError("this conversation consists of texts: call generate")
         turn: Message = {"role": "user", "content": message} if isinstance(message, str) else message
-        messages = [*self._messages, turn]
-        output = self._llm.chat(messages, sampling_params, use_tqdm=False,
-                                cache_salt=self._salt, **options)[0]
-        if output.outputs[0].finish_reason != "abort":
-            self._messages = [*messages, {"role": "assistant", "content": output["text"]}]
-        return output
+        return self._turn(self._chat_request([turn], tools, chat_template_kwargs), None,
+                          sampling_params)
 
-    def _check(self, params: SamplingParams | None) -> None:
-        if self._is_closed:
+    @property
+    def _handle(self) -> c_void_p:
+        if not self._finalizer.alive:
             raise ValueError("the session is closed")
-        if params is not None and params.n != 1:
-            raise ValueError(f"a turn of a session has one sample, got n = {params.n}")
+        return self._made
 
-    def _kept(self, output: RequestOutput, params: SamplingParams) -> list[int]:
-        """The generated tokens that stay in the conversation."""
-        completion = output.outputs[0]
-        ids, text = completion.token_ids, completion.text
-        if completion.finish_reason != "stop" or not ids:
-            return ids
-        decode = self._llm.get_tokenizer().decode
-        stops = params.stops()
-        if params.include_stop_str_in_output and text.endswith(tuple(stops)) and stops:
-            return ids
-        if decode(ids, params.skip_special_tokens) == text:
-            return ids[:-1]  # an end token, which has no text, or a stop token
-        if not any(stop in decode(ids, params.skip_special_tokens) for stop in stops):
-            return ids[:-1]
-        kept = len(ids)
-        while kept and len(decode(ids[:kept], params.skip_special_tokens)) > len(text):
-            kept -= 1
-        return ids[:kept]
+    def _text_request(self, text: str) -> CRequest:
+        encoded = text.encode()
+        return self._salted(CRequest(text=encoded, text_size=len(encoded)))
+
+    def _chat_request(self, messages: Sequence[Message],
+                      tools: Sequence[Mapping[str, Any]] | None = None,
+                      chat_template_kwargs: Mapping[str, Any] | None = None) -> CRequest:
+        return self._salted(self._llm._chat_request(messages, tools, chat_template_kwargs))
+
+    def _salted(self, request: CRequest) -> CRequest:
+        if self._salt is not None:
+            request.cache_salt = self._salt.encode()
+        return request
+
+    def _turn(self, request: CRequest, text: str | None,
+              params: SamplingParams | None) -> RequestOutput:
+        output, = self._llm._serve([request], [text], params, False, self._handle)
+        if output.outputs[0].finish_reason != "abort":  # and the session has the prompt
+            output._prompt_token_ids = self.tokens[:output.num_prompt_tokens]
+        return output

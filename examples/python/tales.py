@@ -30,6 +30,14 @@ for token, likeliest in zip(completion.token_ids, completion.logprobs or []):
     others = [one.decoded_token for other, one in likeliest.items() if other != token]
     print(f"{likeliest[token].decoded_token!r}: {likeliest[token].logprob:.2f}; next {others}")
 
+# %% A text of a form
+from nanovllm import StructuredOutputsParams
+
+hero = {"type": "object", "required": ["hero", "age"], "properties": {
+    "hero": {"enum": ["fox", "wolf", "queen"]}, "age": {"type": "integer", "minimum": 1, "maximum": 99}}}
+form = SamplingParams(seed=7, structured_outputs=StructuredOutputsParams(json=hero))
+print(llm.generate("There was once", form)[0].outputs[0].text)
+
 # %% A conversation that goes two ways
 with llm.session() as session:
     print(session.generate("Once upon a time there was a fox", params)["text"])

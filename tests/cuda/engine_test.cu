@@ -2,8 +2,11 @@
 // that comes back, errors that name what was there and what was needed.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,6 +91,36 @@ std::size_t free_memory() {
   std::size_t free = 0, total = 0;
   cuda::check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return free;
+}
+
+struct MemoryTaken {
+  std::int64_t bytes = 0;  ///< of the GPU, by all programs; below 0: more is free than before
+  bool is_alone = true;    ///< none was taken or given back while this program did nothing
+};
+
+/// Makes a hundred engines, one after another: what is taken after the last one.
+MemoryTaken run_hundred_engines() {
+  EngineConfig config = fairytale();
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = 256;
+  config.kv_size = KvSize::blocks(16);
+  MemoryTaken out;
+  std::size_t before = 0;
+  for (int i = 0; i <= 100; ++i) {
+    // Measuring takes most of a start. The last engine does not, as when `before` was read.
+    ChoosingBackend::measures = i % 10 == 0 && i < 100;
+    CudaEngine engine(config);
+    const Output output = engine.generate(
+        make_prompts(2)[1], {.temperature = 0.f, .max_tokens = 3, .ignore_eos = true});
+    REQUIRE(output.token_ids.size() == 3);
+    const std::size_t now = free_memory();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (free_memory() != now) out.is_alone = false;
+    if (i == 5) before = now;
+    out.bytes = static_cast<std::int64_t>(before) - static_cast<std::int64_t>(now);
+  }
+  ChoosingBackend::measures = true;
+  return out;
 }
 
 }  // namespace
@@ -287,28 +320,21 @@ TEST_CASE("an early download does not wait for ops under way", "[cuda][engine]")
 
 TEST_CASE("a hundred engines leave no memory behind", "[cuda][engine]") {
   if (!has_gpu()) return;
-  std::size_t before = 0;
-  for (int i = 0; i < 100; ++i) {
-    ChoosingBackend::measures = i % 10 == 0;  // which takes most of a start
-    EngineConfig config = fairytale();
-    config.max_num_seqs = 4;
-    config.max_num_batched_tokens = 256;
-    config.kv_size = KvSize::blocks(16);
-    CudaEngine engine(config);
-    const Output output = engine.generate(
-        make_prompts(2)[1], {.temperature = 0.f, .max_tokens = 3, .ignore_eos = true});
-    REQUIRE(output.token_ids.size() == 3);
-    if (i == 5) before = free_memory();
-  }
-  ChoosingBackend::measures = false;  // as when `before` was read
   // What the driver keeps for itself may move by some pages, an engine takes far more.
-  EngineConfig config = fairytale();
-  config.max_num_seqs = 4;
-  config.max_num_batched_tokens = 256;
-  config.kv_size = KvSize::blocks(16);
-  CudaEngine last(config);
-  CHECK(free_memory() + (std::size_t{8} << 20) >= before);
-  ChoosingBackend::measures = true;
+  constexpr std::int64_t kSlack = std::int64_t{8} << 20;
+  // Other programs use the GPU, too. What engines leave behind, they leave behind every time.
+  MemoryTaken found;
+  bool is_alone = true;
+  for (int i = 0; i < 3; ++i) {
+    found = run_hundred_engines();
+    is_alone = is_alone && found.is_alone;
+    if (std::abs(found.bytes) <= kSlack) break;
+  }
+  if (found.bytes > kSlack && !is_alone) {
+    std::printf("skipped: needs the GPU alone: its free memory changed while this test waited\n");
+    return;
+  }
+  CHECK(found.bytes <= kSlack);
 }
 
 TEST_CASE("an engine that is destroyed while steps are under way", "[cuda][engine]") {

@@ -134,6 +134,27 @@ TEST_CASE("generation ends at stop strings, stop tokens and end tokens", "[engin
   params.include_stop_str_in_output = true;
   CHECK(engine.generate("Once upon a time", params).text == stopped.text + stop);
 
+  // The last event of each sample has it; all samples are greedy, and so the same.
+  params.n = 2;
+  std::vector<std::string> heard;
+  engine.submit("Once upon a time", params, [&](const TokenEvent& event) {
+    if (event.finish_reason != FinishReason::none) heard.emplace_back(event.stop_string);
+    CHECK((event.finish_reason != FinishReason::none || event.stop_string.empty()));
+  });
+  run_until_idle(engine);
+  CHECK(heard == std::vector<std::string>{stop, stop});
+  // Of samples that are chosen from the output says it, for each.
+  params.best_of = 3;
+  heard.clear();
+  Output chosen;
+  engine.submit("Once upon a time", params, [&](const TokenEvent& event) {
+    heard.emplace_back(event.stop_string);
+    if (event.output != nullptr) chosen = *event.output;
+  });
+  run_until_idle(engine);
+  CHECK(heard == std::vector<std::string>{""});
+  CHECK((chosen.stop_string == stop && chosen.alternatives.at(0).stop_string == stop));
+
   const TokenId token = whole.token_ids[5];
   const auto first = static_cast<std::size_t>(
       std::find(whole.token_ids.begin(), whole.token_ids.end(), token) - whole.token_ids.begin());

@@ -419,7 +419,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
 
   # The first comment ends with the first line that is none.
   FNR == 1 { in_first_comment = 1 }
-  !/^(\/\/|#pragma once$)/ { in_first_comment = 0 }
+  !/^(\/\/|#pragma once$|#(ifndef|define) NANOVLLM_C_)/ { in_first_comment = 0 }
   in_first_comment && /^\/\/\/ Longer than 400 lines: / { says_why[stem_of(FILENAME)] = 1 }
 
   # What was measured is read to the end of its paragraph.

@@ -3,6 +3,7 @@
 NANOVLLM_TELL is the program of tell.cpp.
 """
 
+import json
 import math
 import os
 import subprocess
@@ -12,7 +13,7 @@ import unittest
 
 import nanovllm
 from fairytale import MODEL, PROMPTS, FairytaleTest, endless, greedy, make
-from nanovllm import RequestError, SamplingParams
+from nanovllm import RequestError, SamplingParams, StructuredOutputsParams
 
 TOLD = dict(temperature=0.8, top_k=40, top_p=0.95)
 
@@ -106,6 +107,7 @@ class GenerateTest(FairytaleTest):
         output, = self.llm.generate(PROMPTS[0], greedy(60, stop=word))
         self.assertEqual(output["text"], whole[:whole.index(word)])
         self.assertEqual(output.outputs[0].finish_reason, "stop")
+        self.assertEqual(output.outputs[0].stop_reason, word)
         output, = self.llm.generate(PROMPTS[0],
                                     greedy(60, stop=["\0x", word][1:],
                                            include_stop_str_in_output=True))
@@ -114,6 +116,66 @@ class GenerateTest(FairytaleTest):
         output, = self.llm.generate(PROMPTS[0], greedy(60, stop_token_ids=[token]))
         self.assertEqual(output["token_ids"][-1], token)
         self.assertEqual(output.outputs[0].finish_reason, "stop")
+        self.assertEqual(output.outputs[0].stop_reason, token)
+        output, = self.llm.generate(PROMPTS[0], greedy(3, stop=word, stop_token_ids=[9]))
+        self.assertEqual((output.outputs[0].finish_reason, output.outputs[0].stop_reason),
+                         ("length", None))
+
+    def test_what_ends_each_sample(self):
+        params = SamplingParams(seed=3, max_tokens=60, n=4, stop=[" the", " a"], **TOLD)
+        whole = self.llm.generate(PROMPTS[0], params)[0].outputs
+        self.assertLess({one.stop_reason for one in whole} - {None}, {" the", " a", ""})
+        self.assertGreater(len({one.stop_reason for one in whole}), 1)
+        ends = {piece.index: (piece.finish_reason, piece.stop_reason)
+                for piece in self.llm.stream(PROMPTS[0], params) if piece.finish_reason}
+        self.assertEqual(ends, {one.index: (one.finish_reason, one.stop_reason) for one in whole})
+
+    def test_forms(self):
+        def text(**form):
+            params = SamplingParams(seed=1, max_tokens=80,
+                                    structured_outputs=StructuredOutputsParams(**form))
+            completion = self.llm.generate(PROMPTS[0], params)[0].outputs[0]
+            self.assertEqual((completion.finish_reason, completion.stop_reason), ("stop", None))
+            self.assertEqual("".join(map(str, self.llm.stream(PROMPTS[0], params))),
+                             completion.text)
+            return completion.text
+
+        schema = {"type": "object", "required": ["name", "age"], "properties": {
+            "name": {"enum": ["Hans", "Gretel"]}, "age": {"type": "integer", "minimum": 1,
+                                                          "maximum": 99}}}
+        for given in (schema, json.dumps(schema)):
+            found = json.loads(text(json=given))
+            self.assertIn(found["name"], ("Hans", "Gretel"))
+            self.assertIn(found["age"], range(1, 100))
+        self.assertNotRegex(text(json=schema, disable_any_whitespace=True), r"\s")
+        self.assertRegex(text(regex=r"[A-Z][a-z]{2,5} \d{4}"), r"^[A-Z][a-z]{2,5} [0-9]{4}$")
+        self.assertIn(text(choice=["wolf", "queen", "\u00e4pfel"]), ("wolf", "queen", "\u00e4pfel"))
+        self.assertRegex(text(grammar='root ::= "a" [bc]{2}'), "^a[bc]{2}$")
+        self.assertRegex(text(grammar='root ::= "</think>" "x"'), "^</think>x$")
+        thought = self.llm.generate(PROMPTS[0], greedy(8, structured_outputs=StructuredOutputsParams(
+            choice=["wolf"], after_reasoning=True)))[0]["text"]
+        self.assertNotEqual(thought, "wolf")
+
+    def test_forms_that_are_refused(self):
+        def refuses(words, kind=RequestError, **form):
+            with self.assertRaisesRegex(kind, words):
+                self.llm.generate(PROMPTS[0], SamplingParams(
+                    structured_outputs=StructuredOutputsParams(**form)))
+
+        refuses("'contains' is not supported at /properties/x",
+                json={"properties": {"x": {"contains": {}}}})
+        refuses("JSON", json="{")
+        refuses("regular expression", regex="a(")
+        refuses("leaf", grammar="root ::= leaf")
+        refuses("exactly one of", ValueError)
+        refuses("got json and regex", ValueError, json="{}", regex="a")
+        refuses("must be a list of texts", ValueError, choice=[])
+        refuses("must be a list of texts", ValueError, choice="wolf")
+        refuses("zero bytes", ValueError, regex="a\0")
+        refuses("regex must be a str", TypeError, regex=5)
+        with self.assertRaisesRegex(TypeError, "StructuredOutputsParams"):
+            self.llm.generate(PROMPTS[0], SamplingParams(structured_outputs={"regex": "a"}))
+        self.assertEqual(self.llm.stats().num_running, 0)
 
     def test_edits_of_logits(self):
         first = self.llm.generate(PROMPTS[0], greedy(1))[0]["token_ids"][0]
@@ -219,11 +281,61 @@ class ChatTest(FairytaleTest):
             second = session.generate(" Then the wolf", greedy(20))
             tokens = past + self.llm.get_tokenizer().encode(" Then the wolf")
             self.assertEqual(second.prompt_token_ids, tokens)
-            self.assertGreaterEqual(second.num_cached_tokens, len(past) // 16 * 16 - 16)
+            self.assertGreaterEqual(second.num_cached_tokens, len(past) - 1)
             self.assertEqual(other.tokens, past)
             self.assertEqual(other.generate(" Then the wolf", greedy(20)).outputs, second.outputs)
         with self.assertRaisesRegex(ValueError, "closed"):
             session.generate("x")
+
+    def test_sessions_hold_their_blocks(self):
+        with make(num_gpu_blocks_override=40, session_blocks=20, max_model_len=512) as llm:
+            session = llm.session()
+            session.generate(PROMPTS[0], endless(150))
+            size = len(session.tokens)
+            self.assertGreater(size, 150)
+            unheld, = llm.generate(PROMPTS[1], endless(100))
+            for i in range(6):  # which take all other blocks
+                llm.generate([[i, *range(400, 600)]], endless(100))
+            again, = llm.generate([unheld.prompt_token_ids + unheld["token_ids"]], greedy(1))
+            self.assertEqual(again.num_cached_tokens, 0)
+            self.assertGreaterEqual(session.generate(" And", greedy(4)).num_cached_tokens, size - 1)
+            session.close()
+            session.close()
+            llm.generate([[9, *range(400, 600)]], endless(100))
+
+    def test_sessions_in_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "tale.session")
+            with self.llm.session(cache_salt="a") as session:
+                session.generate(PROMPTS[0], greedy(20))
+                session.save(path)
+                loaded = self.llm.load_session(path)
+                self.assertEqual(loaded.tokens, session.tokens)
+                self.assertEqual(loaded.generate(" And", greedy()).outputs,
+                                 session.generate(" And", greedy()).outputs)
+            with open(path, "r+b") as file:
+                file.seek(200)
+                file.write(b"xyz")
+            with self.assertRaises(nanovllm.LoadError):
+                self.llm.load_session(path)
+        with self.assertRaises(nanovllm.LoadError):
+            self.llm.load_session(path)
+
+    def test_sessions_and_their_engine(self):
+        llm = make()
+        session = llm.session()
+        session.generate(PROMPTS[0], greedy(4))
+        llm.close()
+        for call in (lambda: session.generate("x"), session.fork, lambda: session.tokens):
+            with self.assertRaises(nanovllm.BusyError):
+                call()
+        session.close()
+        with self.llm.session() as session:
+            with self.assertRaisesRegex(RequestError, "one sample"):
+                session.generate(PROMPTS[0], greedy(4, n=2))
+            session.append(PROMPTS[0])
+            self.assertEqual(session.generate("", greedy())["text"],
+                             self.llm.generate(PROMPTS[0], greedy())[0]["text"])
 
     def test_what_a_turn_keeps(self):
         with self.llm.session() as session:

@@ -9,13 +9,17 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent.parent / ".python"
 PROGRAM = """
-from nanovllm import LLM, SamplingParams
+from nanovllm import LLM, SamplingParams, StructuredOutputsParams
 llm = LLM("model", max_model_len=5)
 llm.generate([[1, 2]])
 llm.generate({"prompt": "a", "cache_salt": "b"})
 text: str = llm.generate(["a", "b"], SamplingParams())[0].outputs[0].text
 for piece in llm.stream("a"):
     reason: str | None = piece.finish_reason
+    stopped_by: int | str | None = piece.stop_reason
+SamplingParams(structured_outputs=StructuredOutputsParams(json={"type": "object"}))
+with llm.session() as session:
+    ids: list[int] = session.generate("a").outputs[0].token_ids
 """
 
 

@@ -1,6 +1,7 @@
 #ifndef NANOVLLM_C_NANOVLLM_H
 #define NANOVLLM_C_NANOVLLM_H
 /// nanovllm for programs in C, and for every language that can call C: docs/c_api.md.
+/// Longer than 400 lines: the interface is one header.
 ///
 /// **Structs.** Each begins with `struct_size`, the size that the caller's header gives it. If
 /// all other bytes are zero, every field has its default; if zero is a value that can be wanted, a
@@ -118,6 +119,7 @@ typedef struct nvllm_engine_config {
   int32_t disable_custom_all_reduce;  ///< 0 or 1: NCCL alone adds over ranks
   nvllm_warning_callback on_warning;  ///< NULL: warnings are dropped
   void* warning_user;                 ///< passed to on_warning
+  int64_t session_blocks;  ///< most blocks of the KV cache that sessions hold; 0: half of them
 } nvllm_engine_config;
 
 /// Loads a checkpoint and sets `*engine`.
@@ -140,6 +142,10 @@ typedef struct nvllm_token_bias {
   int32_t token;
   float bias;
 } nvllm_token_bias;
+
+#define NVLLM_JSON_SPACE_TIDY 0  ///< nothing, one blank, or one line feed with an indentation
+#define NVLLM_JSON_SPACE_NONE 1  ///< no white space
+#define NVLLM_JSON_SPACE_ANY 2   ///< up to 8 characters of it in each place
 
 /// How a request is sampled and when it ends. "The checkpoint's" is of generation_config.json.
 typedef struct nvllm_sampling_params {
@@ -175,6 +181,17 @@ typedef struct nvllm_sampling_params {
   size_t num_bad_words;
   const nvllm_token_bias* logit_bias;  ///< added to logits, in [-100, 100]
   size_t num_logit_bias;
+  /// The form of the text, at most one of five; docs/structured_output.md says what each can state.
+  /// A form that is refused is an NVLLM_ERROR_REQUEST, whose message names the place in it.
+  const char* json_schema;    ///< JSON by this JSON Schema
+  const char* regex;          ///< a text that the regular expression matches as a whole
+  const char* grammar;        ///< by this grammar, in GBNF's notation; from a trusted author
+  const char* const* choice;  ///< one of these texts
+  size_t num_choice;
+  int32_t json_object;      ///< 0 or 1: any JSON object
+  int32_t json_space;       ///< of JSON; NVLLM_JSON_SPACE_TIDY and others
+  int32_t after_reasoning;  ///< 0 or 1: the form begins after "</think>"; before it anything goes
+  int32_t reserved_2;
 } nvllm_sampling_params;
 
 /// A prompt, exactly one of `text`, `token_ids` and `messages`, and how to continue it.
@@ -233,6 +250,11 @@ typedef struct nvllm_event {
   int32_t reserved;
   const int32_t* token_ids;  ///< of a request with `whole`: all tokens of the sample; else NULL
   size_t num_token_ids;
+  /// With NVLLM_FINISH_STOP: of `stop`, the text that ended the sample; else NULL. If there is
+  /// neither this nor a stop token, an end token of the model ended it, or its form was complete.
+  const char* stop_string;
+  int32_t has_stop_token;  ///< 1 if a token of `stop_token_ids` ended it that is no end token
+  int32_t stop_token;
 } nvllm_event;
 
 /// Called by a thread that is in `nvllm_step`, `nvllm_run` or `nvllm_engine_destroy` on the engine,
@@ -242,7 +264,8 @@ typedef struct nvllm_event {
 typedef int32_t (*nvllm_callback)(void* user, const nvllm_event* event);
 
 /// Queues a request and returns at once; `nvllm_step` or `nvllm_run` serves it. `callback` is
-/// called until an event has `is_last`, which comes for every request that was queued.
+/// called until an event has `is_last`, which comes for every request that was queued. The form of
+/// a text is compiled first, in up to 0.2 s, unless an earlier request had the same.
 /// @param user  passed to the callback.
 /// @param id    is set unless NULL. If another thread serves, the callback may be called before.
 NVLLM_API nvllm_status nvllm_submit(nvllm_engine* engine, const nvllm_request* request,
@@ -268,6 +291,58 @@ NVLLM_API nvllm_status nvllm_stop(nvllm_engine* engine);
 
 /// Makes tensor-parallel ranks that have failed able to compute again, if that can be done.
 NVLLM_API nvllm_status nvllm_reset(nvllm_engine* engine);
+
+// ---- Sessions ----
+
+/// A conversation that holds the blocks of the KV cache from one turn to the next, so that a turn
+/// computes what is new alone: docs/sessions.md. Turns are served as all requests. A session
+/// has one turn at a time, and different sessions are independent of each other. It may outlive its
+/// engine; then every function but `nvllm_session_destroy` returns NVLLM_ERROR_BUSY.
+typedef struct nvllm_session nvllm_session;
+
+/// Sets `*session` to a new session without a conversation.
+NVLLM_API nvllm_status nvllm_session_create(nvllm_engine* engine, nvllm_session** session);
+
+/// Sets `*session` to the conversation in a file of `nvllm_session_save`, with its blocks as far as
+/// there is room for them. A file that is altered, or of another model, is an NVLLM_ERROR_LOAD.
+NVLLM_API nvllm_status nvllm_session_load(nvllm_engine* engine, const char* path,
+                                          nvllm_session** session);
+
+/// Sets `*other` to a session with the same conversation, which shares the blocks. What a turn
+/// under way will add is not part of it.
+NVLLM_API nvllm_status nvllm_session_fork(const nvllm_session* session, nvllm_session** other);
+
+/// Aborts the turn that is under way, if any, gives back the blocks and frees the memory. No other
+/// thread may be in a call on the session. With NULL it does nothing.
+NVLLM_API nvllm_status nvllm_session_destroy(nvllm_session* session);
+
+/// Queues a turn as `nvllm_submit` queues a request: the prompt comes after the conversation, and
+/// so does the answer if the turn ends by NVLLM_FINISH_STOP or _LENGTH, without the stop. Any other
+/// end leaves the conversation as it was. An empty text continues it. A second turn at a time, more
+/// than one sample, and messages after texts are NVLLM_ERROR_REQUEST.
+NVLLM_API nvllm_status nvllm_session_submit(nvllm_session* session, const nvllm_request* request,
+                                            nvllm_callback callback, void* user, uint64_t* id);
+
+/// Puts a prompt after the conversation without a turn: it is computed with the next one. The
+/// request's `sampling` is ignored.
+NVLLM_API nvllm_status nvllm_session_append(nvllm_session* session, const nvllm_request* prompt);
+
+/// Starts over: no conversation and no blocks. NVLLM_ERROR_REQUEST while a turn is under way.
+NVLLM_API nvllm_status nvllm_session_clear(nvllm_session* session);
+
+/// Writes the conversation, and the keys and values that are held of it, to a file. Steps wait
+/// meanwhile. NVLLM_ERROR_REQUEST while a turn is under way.
+NVLLM_API nvllm_status nvllm_session_save(const nvllm_session* session, const char* path);
+
+/// The conversation's tokens, written as by `nvllm_tokenize`. If it consists of messages, those of
+/// the last turn's prompt and answer.
+NVLLM_API nvllm_status nvllm_session_tokens(const nvllm_session* session, int32_t* token_ids,
+                                            size_t capacity, size_t* count);
+
+/// The conversation's messages: a JSON list, written as by `nvllm_detokenize`. "[]" if it consists
+/// of tokens.
+NVLLM_API nvllm_status nvllm_session_messages(const nvllm_session* session, char* text,
+                                              size_t capacity, size_t* size);
 
 // ---- Embeddings and scores ----
 

@@ -39,14 +39,19 @@ static void check_layout(void) {
   CHECK_FIELD(nvllm_engine_config, disable_custom_all_reduce, 132);
   CHECK_FIELD(nvllm_engine_config, on_warning, 136);
   CHECK_FIELD(nvllm_engine_config, warning_user, 144);
-  CHECK(sizeof(nvllm_engine_config) >= 152);
+  CHECK_FIELD(nvllm_engine_config, session_blocks, 152);
+  CHECK(sizeof(nvllm_engine_config) >= 160);
   CHECK_FIELD(nvllm_sampling_params, seed, 8);
   CHECK_FIELD(nvllm_sampling_params, temperature, 24);
   CHECK_FIELD(nvllm_sampling_params, max_tokens, 60);
   CHECK_FIELD(nvllm_sampling_params, reserved, 92);
   CHECK_FIELD(nvllm_sampling_params, stop, 96);
   CHECK_FIELD(nvllm_sampling_params, num_logit_bias, 168);
-  CHECK(sizeof(nvllm_sampling_params) >= 176);
+  CHECK_FIELD(nvllm_sampling_params, json_schema, 176);
+  CHECK_FIELD(nvllm_sampling_params, num_choice, 208);
+  CHECK_FIELD(nvllm_sampling_params, after_reasoning, 224);
+  CHECK_FIELD(nvllm_sampling_params, reserved_2, 228);
+  CHECK(sizeof(nvllm_sampling_params) >= 232);
   CHECK_FIELD(nvllm_request, text, 8);
   CHECK_FIELD(nvllm_request, enable_thinking, 56);
   CHECK_FIELD(nvllm_request, sampling, 64);
@@ -61,7 +66,10 @@ static void check_layout(void) {
   CHECK_FIELD(nvllm_event, reserved, 92);
   CHECK_FIELD(nvllm_event, token_ids, 96);
   CHECK_FIELD(nvllm_event, num_token_ids, 104);
-  CHECK(sizeof(nvllm_event) >= 112);
+  CHECK_FIELD(nvllm_event, stop_string, 112);
+  CHECK_FIELD(nvllm_event, has_stop_token, 120);
+  CHECK_FIELD(nvllm_event, stop_token, 124);
+  CHECK(sizeof(nvllm_event) >= 128);
   CHECK_FIELD(nvllm_stats, num_free_kv_blocks, 96);
   CHECK_FIELD(nvllm_stats, end_to_end_seconds, 200);
   CHECK(sizeof(nvllm_stats) >= 224);
@@ -92,6 +100,9 @@ typedef struct {
   int finish_reason;
   int num_generated, num_prompt, num_cached;
   int num_logprobs;
+  int last_token;
+  char stop_string[32];
+  int has_stop_token, stop_token;
   char error[256];
   int stop_after;  // events; 0: never
 } Heard;
@@ -105,6 +116,7 @@ static int32_t hear(void* user, const nvllm_event* event) {
   memcpy(heard->text + heard->size, event->text, event->text_size + 1);
   heard->size += event->text_size;
   heard->num_tokens += event->has_token;
+  if (event->has_token) heard->last_token = event->token;
   heard->num_last += event->is_last;
   heard->num_generated = event->num_generated_tokens;
   heard->num_prompt = event->num_prompt_tokens;
@@ -115,6 +127,11 @@ static int32_t hear(void* user, const nvllm_event* event) {
     CHECK(event->logprob <= 0 && event->num_top == 2);
     CHECK(event->top[0].logprob >= event->top[1].logprob);
   }
+  CHECK(event->finish_reason == NVLLM_FINISH_STOP ||
+        (event->stop_string == NULL && !event->has_stop_token));
+  if (event->stop_string) snprintf(heard->stop_string, 32, "%s", event->stop_string);
+  heard->has_stop_token = event->has_stop_token;
+  heard->stop_token = event->stop_token;
   if (event->error) strncpy(heard->error, event->error, sizeof heard->error - 1);
   return ++heard->num_events == heard->stop_after;
 }
@@ -240,11 +257,22 @@ static void check_generation(nvllm_engine* engine) {
   params.n = 3;
   params.ignore_eos = 1;
   CHECK(generate(engine, &request).num_tokens == 12);
-  const char* stop[] = {"daughter", "king"};
+  char middle[6] = {0};  // of what comes without it
+  memcpy(middle, by_text.text + by_text.size / 2, 5);
+  const char* stop[] = {"never said", middle};
   params = greedy(24);
   params.stop = stop;
   params.num_stop = 2;
-  CHECK(generate(engine, &request).finish_reason == NVLLM_FINISH_STOP);
+  const Heard stopped = generate(engine, &request);
+  CHECK(stopped.finish_reason == NVLLM_FINISH_STOP && !stopped.has_stop_token);
+  CHECK(strcmp(stopped.stop_string, middle) == 0 && strstr(stopped.text, middle) == NULL);
+  params.num_stop = 0;
+  const int32_t last_of_text = by_text.last_token;
+  params.stop_token_ids = &last_of_text;
+  params.num_stop_token_ids = 1;
+  const Heard by_token = generate(engine, &request);
+  CHECK(by_token.finish_reason == NVLLM_FINISH_STOP && by_token.stop_string[0] == 0);
+  CHECK(by_token.has_stop_token && by_token.stop_token == last_of_text);
   const int32_t only[] = {258};
   params = greedy(4);
   params.allowed_token_ids = only;
@@ -335,6 +363,172 @@ static void check_whole(nvllm_engine* engine) {
   CHECK_FAILS(NVLLM_ERROR_UNSUPPORTED, "reserved_2",
               nvllm_submit(engine, &request, hear_whole, &whole, NULL));
   CHECK(whole.num_events == 3);
+}
+
+// What forms promise, and what is said of one that is refused.
+static void check_forms(nvllm_engine* engine) {
+  nvllm_sampling_params params = {.struct_size = sizeof params, .has_seed = 1, .seed = 5};
+  params.max_tokens = 60;
+  nvllm_request request = request_of(&params);
+  params.json_schema =
+      "{\"type\": \"object\", \"properties\": {\"age\": {\"type\": \"integer\", "
+      "\"minimum\": 10, \"maximum\": 99}}, \"required\": [\"age\"]}";
+  params.json_space = NVLLM_JSON_SPACE_NONE;
+  const Heard by_schema = generate(engine, &request);
+  CHECK(by_schema.finish_reason == NVLLM_FINISH_STOP && by_schema.stop_string[0] == 0);
+  CHECK(!by_schema.has_stop_token);
+  int age = 0, end = 0;
+  CHECK(sscanf(by_schema.text, "{\"age\":%d}%n", &age, &end) == 1);
+  CHECK(age >= 10 && age <= 99 && end == (int)by_schema.size);
+  // Again, as it was compiled before, by a callback of another request.
+  CHECK(strcmp(generate(engine, &request).text, by_schema.text) == 0);
+
+  params.json_schema = NULL;
+  params.json_space = 0;
+  params.regex = "[0-9]{4}-[0-9]{2}";
+  CHECK(generate(engine, &request).size == 7);
+  params.regex = NULL;
+  const char* choice[] = {"wolf", "queen"};
+  params.choice = choice;
+  params.num_choice = 2;
+  const Heard chosen = generate(engine, &request);
+  CHECK(strcmp(chosen.text, "wolf") == 0 || strcmp(chosen.text, "queen") == 0);
+  params.num_choice = 0;
+  params.grammar = "root ::= \"a\" [bc]{2}";
+  const Heard by_grammar = generate(engine, &request);
+  CHECK(by_grammar.size == 3 && by_grammar.text[0] == 'a');
+  params.grammar = NULL;
+  params.json_object = 1;
+  CHECK(generate(engine, &request).text[0] == '{');
+
+  const nvllm_status refused = NVLLM_ERROR_REQUEST;
+  params.regex = "a+";
+  CHECK_FAILS(NVLLM_ERROR_INVALID, "only one of", nvllm_submit(engine, &request, hear, NULL, NULL));
+  params.json_object = 0;
+  params.regex = "a(";
+  CHECK_FAILS(refused, "regular expression", nvllm_submit(engine, &request, hear, NULL, NULL));
+  params.regex = NULL;
+  params.grammar = "root ::= leaf";
+  CHECK_FAILS(refused, "leaf", nvllm_submit(engine, &request, hear, NULL, NULL));
+  params.grammar = NULL;
+  params.json_schema = "{\"type\": ";
+  CHECK_FAILS(refused, "JSON", nvllm_submit(engine, &request, hear, NULL, NULL));
+  params.json_schema = "{\"properties\": {\"x\": {\"contains\": {}}}}";
+  CHECK_FAILS(refused, "'contains' is not supported at /properties/x",
+              nvllm_submit(engine, &request, hear, NULL, NULL));
+  params.json_schema = NULL;
+  params.after_reasoning = 1;
+  CHECK_FAILS(NVLLM_ERROR_INVALID, "go with a form",
+              nvllm_submit(engine, &request, hear, NULL, NULL));
+}
+
+static Heard turn(nvllm_session* session, nvllm_engine* engine, const char* text,
+                  const nvllm_sampling_params* params) {
+  nvllm_request request = {.struct_size = sizeof request, .text = text, .sampling = params};
+  Heard heard = {0};
+  uint64_t id = 0;
+  CHECK(nvllm_session_submit(session, &request, hear, &heard, &id) == NVLLM_OK && id != 0);
+  serve(engine);
+  CHECK(heard.num_last == 1);
+  return heard;
+}
+
+static size_t num_tokens(const nvllm_session* session) {
+  size_t count = 0;
+  CHECK(nvllm_session_tokens(session, NULL, 0, &count) == NVLLM_OK);
+  return count;
+}
+
+static void check_sessions(nvllm_engine* engine, const char* model, const char* folder) {
+  nvllm_sampling_params params = greedy(20);
+  nvllm_session *session = NULL, *fork = NULL, *loaded = NULL;
+  CHECK(nvllm_session_create(engine, &session) == NVLLM_OK && num_tokens(session) == 0);
+  const Heard first = turn(session, engine, kPrompt, &params);
+  const size_t size = num_tokens(session);
+  CHECK(size >= (size_t)(first.num_prompt + first.num_generated - 1));
+  CHECK(nvllm_session_fork(session, &fork) == NVLLM_OK && num_tokens(fork) == size);
+
+  // A turn is as a request with the whole conversation, and has computed what came before.
+  int32_t tokens[256];
+  size_t count = 0;
+  nvllm_request more = {.struct_size = sizeof more, .text = " Then the wolf", .sampling = &params};
+  CHECK(nvllm_session_append(fork, &more) == NVLLM_OK);
+  CHECK(nvllm_session_tokens(fork, tokens, 256, &count) == NVLLM_OK && count > size);
+  nvllm_request whole = {.struct_size = sizeof whole, .sampling = &params};
+  whole.token_ids = tokens;
+  whole.num_token_ids = count;
+  whole.cache_salt = "computed anew";
+  const Heard expected = generate(engine, &whole);
+  const Heard second = turn(session, engine, " Then the wolf", &params);
+  CHECK(strcmp(second.text, expected.text) == 0 && second.num_prompt == (int)count);
+  CHECK(second.num_cached >= (int)size - 1 && expected.num_cached == 0);
+  CHECK(strcmp(turn(fork, engine, "", &params).text, second.text) == 0);
+
+  // A file has it, too.
+  char path[1024];
+  snprintf(path, sizeof path, "%s/conversation.session", folder);
+  CHECK(nvllm_session_save(session, path) == NVLLM_OK);
+  CHECK(nvllm_session_load(engine, path, &loaded) == NVLLM_OK);
+  CHECK(num_tokens(loaded) == num_tokens(session));
+  CHECK(strcmp(turn(loaded, engine, " And", &params).text,
+               turn(session, engine, " And", &params).text) == 0);
+  FILE* file = fopen(path, "r+b");
+  CHECK(file != NULL && fseek(file, 100, SEEK_SET) == 0 && fputs("xyz", file) >= 0);
+  fclose(file);
+  nvllm_session* none = NULL;
+  CHECK(nvllm_session_load(engine, path, &none) == NVLLM_ERROR_LOAD && none == NULL);
+  CHECK(remove(path) == 0);
+  CHECK(nvllm_session_load(engine, path, &none) == NVLLM_ERROR_LOAD);
+
+  // One turn at a time; one that is taken back adds nothing.
+  const size_t before = num_tokens(session);
+  Heard aborted = {0};
+  uint64_t id = 0;
+  CHECK(nvllm_session_submit(session, &more, hear, &aborted, &id) == NVLLM_OK);
+  const nvllm_status refused = NVLLM_ERROR_REQUEST;
+  CHECK_FAILS(refused, "under way", nvllm_session_submit(session, &more, hear, &aborted, NULL));
+  CHECK_FAILS(refused, "under way", nvllm_session_clear(session));
+  CHECK(nvllm_step(engine) == 1 && nvllm_abort(engine, id) == 1);
+  serve(engine);
+  CHECK(aborted.num_last == 1 && aborted.finish_reason == NVLLM_FINISH_ABORT);
+  CHECK(num_tokens(session) == before);
+  more.text = NULL;
+  more.messages = "[{\"role\": \"user\", \"content\": \"Who?\"}]";
+  CHECK_FAILS(refused, "messages cannot be put after",
+              nvllm_session_submit(session, &more, hear, &aborted, NULL));
+  params.n = 2;
+  more.messages = NULL;
+  more.text = "x";
+  CHECK_FAILS(refused, "one sample", nvllm_session_submit(session, &more, hear, &aborted, NULL));
+  char said[512];
+  size_t size_of_text = 0;
+  CHECK(nvllm_session_messages(session, said, 512, &size_of_text) == NVLLM_OK);
+  CHECK(strcmp(said, "[]") == 0);
+  CHECK(nvllm_session_clear(session) == NVLLM_OK && num_tokens(session) == 0);
+  more.text = NULL;
+  more.messages = "[{\"role\": \"user\", \"content\": \"Who?\"}]";
+  CHECK(nvllm_session_append(session, &more) == NVLLM_OK);
+  CHECK(nvllm_session_messages(session, said, 512, &size_of_text) == NVLLM_OK);
+  CHECK(strcmp(said, more.messages) == 0 && size_of_text == strlen(said));
+  more.messages = NULL;
+  more.text = "x";
+  CHECK(nvllm_session_destroy(session) == NVLLM_OK && nvllm_session_destroy(fork) == NVLLM_OK);
+
+  // Destroyed in a turn, it ends it; and a session may outlive its engine.
+  nvllm_engine* other = create(model);
+  CHECK(nvllm_session_create(other, &session) == NVLLM_OK);
+  CHECK(nvllm_session_create(other, &fork) == NVLLM_OK);
+  Heard cut = {0}, ended = {0};
+  params = greedy(200);
+  CHECK(nvllm_session_submit(session, &more, hear, &cut, NULL) == NVLLM_OK);
+  CHECK(nvllm_step(other) == 1 && nvllm_session_destroy(session) == NVLLM_OK);
+  serve(other);
+  CHECK(cut.num_last == 1 && cut.finish_reason == NVLLM_FINISH_ABORT);
+  CHECK(nvllm_session_submit(fork, &more, hear, &ended, NULL) == NVLLM_OK);
+  CHECK(nvllm_engine_destroy(other) == NVLLM_OK);
+  CHECK(ended.num_last == 1 && ended.finish_reason == NVLLM_FINISH_ABORT);
+  CHECK_FAILS(NVLLM_ERROR_BUSY, "destroyed", nvllm_session_tokens(fork, NULL, 0, &count));
+  CHECK(nvllm_session_destroy(fork) == NVLLM_OK && nvllm_session_destroy(loaded) == NVLLM_OK);
 }
 
 static double dot(const float* a, const float* b, size_t size) {
@@ -707,6 +901,8 @@ int main(int argc, char** argv) {
   nvllm_engine* engine = create(argv[1]);
   check_generation(engine);
   check_whole(engine);
+  check_forms(engine);
+  check_sessions(engine, argv[1], argv[2]);
   check_pooling(engine);
   check_pooling_misuse(engine);
   check_aborts(engine);

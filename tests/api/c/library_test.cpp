@@ -24,6 +24,7 @@
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/with/moe/expert_parallel.hpp"
 #include "nanovllm/with/peers/options.hpp"
+#include "nanovllm/with/sessions/options.hpp"
 
 using namespace nanovllm;
 
@@ -77,7 +78,7 @@ class ScriptedEngine final : public AnyEngine {
   void run_worker() override {}
   std::vector<TokenId> encode(const Prompt&) const override { return {1, 2, 3}; }
   const TextSide& text() const override { return text_; }
-  std::span<const TokenId> eos_token_ids() const override { return {}; }
+  std::span<const TokenId> eos_token_ids() const override { return ends_; }
   std::int64_t vocab_size() const override { return 100; }
   std::int64_t max_total_tokens() const override { return 50; }
   EngineStats stats() const override { return {.num_steps = 17}; }
@@ -89,8 +90,11 @@ class ScriptedEngine final : public AnyEngine {
   std::string describe() const override { return "scripted"; }
   void check_invariants() const override {}
 
+  static constexpr TokenId kEnd = 99;
+
  private:
   TextSide text_;
+  std::vector<TokenId> ends_ = {kEnd};
 };
 
 /// A script in force.
@@ -193,6 +197,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   c.disable_prefix_caching = 1;
   c.has_seed = 1;  // of 0
   c.step_timeout_seconds = 2.5;
+  c.session_blocks = 12;
   c.dtype = "float32";
   c.device = "cuda";
   const c_api::EngineChoice choice = c_api::read_engine_config(&c);
@@ -217,6 +222,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK_FALSE(config.prefix_caching);
   CHECK(config.seed == 0);
   CHECK(config.step_timeout->count() == 2.5);
+  CHECK(config.extras.of<SessionOptions>().max_blocks == 12);
   c.kv_bytes = 1;
   CHECK_THROWS_AS(c_api::read_engine_config(&c), c_api::InvalidError);
 
@@ -263,6 +269,138 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK(params.stop_token_ids == std::vector<TokenId>{4, 5});
   CHECK(params.allowed_token_ids == std::vector<TokenId>{4});
   CHECK((params.logit_bias.size() == 1 && params.logit_bias[0].token == 6));
+}
+
+TEST_CASE("forms of texts of C") {
+  using Kind = serve::OutputConstraint::Kind;
+  nvllm_sampling_params p{};
+  nvllm_sampling_params_init(&p);
+  CHECK(c_api::read_constraint(nullptr).kind == Kind::none);
+  CHECK(c_api::read_constraint(&p).kind == Kind::none);
+  const std::array<const char*, 2> texts = {"a", "b"};
+  p.choice = texts.data();
+  p.num_choice = 2;
+  CHECK(c_api::read_constraint(&p) ==
+        serve::OutputConstraint{.kind = Kind::choice, .choices = {"a", "b"}});
+  p.num_choice = 0;
+  p.json_schema = "{}";
+  p.json_space = NVLLM_JSON_SPACE_NONE;
+  p.after_reasoning = 1;
+  CHECK(c_api::read_constraint(&p) == serve::OutputConstraint{.kind = Kind::json_schema,
+                                                              .text = "{}",
+                                                              .json_space = serve::JsonSpace::none,
+                                                              .after_reasoning = true});
+  const auto fails = [&](const char* words) {
+    CHECK_THROWS_WITH(c_api::read_constraint(&p), Catch::Contains(words));
+    CHECK_THROWS_AS(c_api::read_constraint(&p), c_api::InvalidError);
+  };
+  p.json_object = 1;
+  fails("only one of json_schema, json_object");
+  p.json_schema = nullptr;
+  p.json_space = NVLLM_JSON_SPACE_ANY;
+  CHECK(c_api::read_constraint(&p) == serve::OutputConstraint{.kind = Kind::json_object,
+                                                              .json_space = serve::JsonSpace::any,
+                                                              .after_reasoning = true});
+  p.json_space = 3;
+  fails("json_space must be 0, 1 or 2, got 3");
+  p.json_space = p.json_object = 0;
+  fails("go with a form");
+  p.after_reasoning = 0;
+  p.regex = "a+";
+  CHECK(c_api::read_constraint(&p) == serve::OutputConstraint{.kind = Kind::regex, .text = "a+"});
+  p.grammar = "root ::= \"a\"";
+  fails("only one of");
+  p.regex = nullptr;
+  CHECK(c_api::read_constraint(&p).kind == Kind::grammar);
+  // Of a header without them: what lies after its struct is not read.
+  p.struct_size = offsetof(nvllm_sampling_params, json_schema);
+  CHECK(c_api::read_constraint(&p).kind == Kind::none);
+
+  Scripted scripted;
+  nvllm_engine* engine = create();
+  p.struct_size = sizeof p;
+  nvllm_request request = text_request();
+  request.sampling = &p;
+  const auto hear = [](void*, const nvllm_event*) -> std::int32_t { return 0; };
+  CHECK(nvllm_submit(engine, &request, hear, nullptr, nullptr) == NVLLM_ERROR_REQUEST);
+  CHECK_THAT(last_error(), Catch::Contains("tokenizer.json"));
+  CHECK(scripted.callbacks.empty());
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+}
+
+TEST_CASE("what stopped a sample of C") {
+  Scripted scripted;
+  nvllm_engine* engine = create();
+  struct Heard {
+    std::vector<std::string> strings;
+    std::vector<int> have_token, tokens;
+  } heard;
+  const auto hear = [](void* user, const nvllm_event* event) -> std::int32_t {
+    auto& to = *static_cast<Heard*>(user);
+    to.strings.emplace_back(event->stop_string == nullptr ? "-" : event->stop_string);
+    to.have_token.push_back(event->has_stop_token);
+    to.tokens.push_back(event->stop_token);
+    return 0;
+  };
+  const std::array<const char*, 2> stops = {"ab", "c"};
+  const std::array<std::int32_t, 2> ids = {7, ScriptedEngine::kEnd};
+  nvllm_sampling_params params{};
+  nvllm_sampling_params_init(&params);
+  params.stop = stops.data();
+  params.stop_token_ids = ids.data();
+  params.num_stop = params.num_stop_token_ids = 2;
+  nvllm_request request = text_request();
+  request.sampling = &params;
+  const auto submit = [&] {
+    heard = {};
+    REQUIRE(nvllm_submit(engine, &request, hear, &heard, nullptr) == NVLLM_OK);
+    return scripted.callbacks.back();
+  };
+  const auto tell = [](const TokenCallback& to, FinishReason reason, TokenId token,
+                       std::string_view stop) {
+    to({.id = 1, .finish_reason = reason, .stop_string = stop, .token = &token, .text = {}});
+  };
+  TokenCallback call = submit();
+  tell(call, FinishReason::none, 7, {});
+  tell(call, FinishReason::length, 7, {});
+  tell(call, FinishReason::stop, 5, std::string_view("abx", 2));  // no zero byte after it
+  tell(call, FinishReason::stop, 7, {});
+  tell(call, FinishReason::stop, ScriptedEngine::kEnd, {});
+  tell(call, FinishReason::stop, 5, {});
+  CHECK(heard.strings == std::vector<std::string>{"-", "-", "ab", "-", "-", "-"});
+  CHECK(heard.have_token == std::vector<int>{0, 0, 0, 1, 0, 0});
+  CHECK(heard.tokens == std::vector<int>{0, 0, 0, 7, 0, 0});
+
+  // With ignore_eos the model's end token is a stop token as others are.
+  params.ignore_eos = 1;
+  call = submit();
+  tell(call, FinishReason::stop, ScriptedEngine::kEnd, {});
+  CHECK(heard.tokens == std::vector<int>{ScriptedEngine::kEnd});
+
+  request.whole = 1;
+  call = submit();
+  Output output = ScriptedEngine::output_of(FinishReason::stop);
+  output.token_ids = {1, 7};
+  Completion& other = output.alternatives.emplace_back();
+  other.finish_reason = FinishReason::stop;
+  other.token_ids = {1, 7};
+  other.stop_string = "c";
+  call({.id = 1, .finish_reason = FinishReason::stop, .text = {}, .output = &output});
+  CHECK(heard.strings == std::vector<std::string>{"-", "c"});
+  CHECK(heard.have_token == std::vector<int>{1, 0});
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+}
+
+TEST_CASE("an engine without an inside has no sessions of C") {
+  Scripted scripted;
+  nvllm_engine* engine = create();
+  nvllm_session* session = nullptr;
+  CHECK(nvllm_session_create(engine, &session) < 0);
+  CHECK(session == nullptr);
+  CHECK(nvllm_session_create(engine, nullptr) == NVLLM_ERROR_INVALID);
+  CHECK(nvllm_session_submit(nullptr, nullptr, nullptr, nullptr, nullptr) == NVLLM_ERROR_INVALID);
+  CHECK(nvllm_session_destroy(nullptr) == NVLLM_OK);
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
 }
 
 TEST_CASE("warnings of C") {

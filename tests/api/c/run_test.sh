@@ -76,6 +76,9 @@ case $test in
     compile c_api examples/c_api.c
     "$folder/c_api" "$model" > "$folder/c_api.txt"
     grep -q 'tokens per second' "$folder/c_api.txt"
+    [ "$("$folder/c_api" "$model" "A king had " "[1-9] sons" | head -n 1 | grep -c 'A king had [1-9] sons$')" -eq 1 ]
+    if "$folder/c_api" "$model" "A king" "a(" > "$folder/refused.txt" 2>&1; then exit 1; fi
+    grep -q 'regular expression' "$folder/refused.txt"
     "$folder/c_api" --version | grep -qx 'nanovllm [0-9.]*'
     awk '/^```c$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' docs/c_api.md > "$folder/page.c"
     compile page "$folder/page.c"

@@ -29,6 +29,7 @@
 #include "nanovllm/with/peers/options.hpp"
 #include "nanovllm/with/pooling/embedding.hpp"
 #include "nanovllm/with/pooling/reranker.hpp"
+#include "nanovllm/with/sessions/options.hpp"
 #include "nanovllm/with/tiers/options.hpp"
 
 namespace nanovllm::c_api {
@@ -319,6 +320,11 @@ struct EngineChoice {
   config.model = c.model;
   if (c.disk_kv_path != nullptr) config.extras.edit<DiskKv>().path = c.disk_kv_path;
   if (c.disk_kv_bytes != 0) config.extras.edit<DiskKv>().max_bytes = c.disk_kv_bytes;
+  if (c.session_blocks != 0) {
+    check<InvalidError>(c.session_blocks > 0 && c.session_blocks <= INT32_MAX,
+                        "session_blocks must be in [0, ", INT32_MAX, "], got ", c.session_blocks);
+    config.extras.set(SessionOptions{.max_blocks = static_cast<std::int32_t>(c.session_blocks)});
+  }
   if (c.host_kv_bytes != 0) config.extras.set(HostKv{KvSize::bytes(c.host_kv_bytes)});
   check<InvalidError>(c.kv_bytes == 0 || c.kv_blocks == 0,
                       "kv_bytes and kv_blocks say the same: set one of them");

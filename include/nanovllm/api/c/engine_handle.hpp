@@ -1,18 +1,21 @@
 #pragma once
 /// What `nvllm_engine` points to: an engine, and the threads that are in a call on it.
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "nanovllm/api/c/constraints.hpp"
 #include "nanovllm/api/c/conversions.hpp"
 #include "nanovllm/c/nanovllm.h"
 #include "nanovllm/core/error.hpp"
@@ -20,17 +23,21 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/output.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
 
-/// Thread-safe. Only `nvllm_engine_create` makes one, and only `nvllm_engine_destroy` deletes it.
+/// Thread-safe. Only `nvllm_engine_create` makes one. `nvllm_engine_destroy` deletes it, or else
+/// the last of the sessions that outlive the engine.
 struct nvllm_engine {
   explicit nvllm_engine(std::unique_ptr<nanovllm::AnyEngine> made) : engine(std::move(made)) {}
 
   std::unique_ptr<nanovllm::AnyEngine> engine;
+  nanovllm::c_api::Constraints constraints{};
   std::stop_source stop{};
   std::atomic<bool> is_closing = false;
   std::mutex mutex{};
   std::condition_variable no_calls{};
-  int num_calls = 0;  // of all threads
+  int num_calls = 0;                // of all threads
+  std::atomic<int> num_owners = 1;  // the program, until it destroys the engine, and each session
 };
 
 namespace nanovllm::c_api {
@@ -74,8 +81,27 @@ class Call {
   Call* outer_ = nullptr;
 };
 
-/// Waits for the calls of other threads, and deletes the engine and its handle. Throws BusyError if
-/// it is being destroyed already, or if this thread is in a call on it.
+/// One of those who keep a handle: the last one deletes it.
+class HandleOwner {
+ public:
+  explicit HandleOwner(nvllm_engine& handle) : handle_(&handle) { ++handle.num_owners; }
+  ~HandleOwner() { release(handle_); }
+  HandleOwner(const HandleOwner&) = delete;
+  HandleOwner& operator=(const HandleOwner&) = delete;
+
+  [[nodiscard]] nvllm_engine* get() const { return handle_; }
+
+  static void release(nvllm_engine* handle) {
+    if (--handle->num_owners == 0) delete handle;
+  }
+
+ private:
+  nvllm_engine* handle_;
+};
+
+/// Waits for the calls of other threads, and deletes the engine; its handle too, unless a session
+/// keeps it. Throws BusyError if the engine is being destroyed already, or if this thread is in a
+/// call on it.
 inline void destroy(nvllm_engine* handle) {
   check<BusyError>(!Call::is_in(handle),
                    "an engine cannot be destroyed by one of its own callbacks");
@@ -88,7 +114,7 @@ inline void destroy(nvllm_engine* handle) {
   }
   // Callbacks hear of the end here, and may call with a handle that is there yet.
   handle->engine.reset();
-  delete handle;
+  HandleOwner::release(handle);
 }
 
 [[nodiscard]] constexpr std::int32_t to_c(FinishReason reason) {
@@ -107,8 +133,15 @@ class Listener {
  public:
   /// @param handle    the engine that calls it.
   /// @param is_whole  it tells of whole samples, and of no tokens.
-  Listener(nvllm_engine& handle, bool is_whole, nvllm_callback callback, void* user)
-      : handle_(&handle), is_whole_(is_whole), callback_(callback), user_(user) {}
+  /// @param params    of the request.
+  Listener(nvllm_engine& handle, bool is_whole, const SamplingParams& params,
+           nvllm_callback callback, void* user)
+      : handle_(&handle), is_whole_(is_whole), callback_(callback), user_(user) {
+    const std::span<const TokenId> ends = handle.engine->eos_token_ids();
+    for (const TokenId token : params.stop_token_ids)
+      if (params.ignore_eos || std::find(ends.begin(), ends.end(), token) == ends.end())
+        stop_token_ids_.push_back(token);
+  }
 
   void operator()(const TokenEvent& event) {
     if (is_whole_) {
@@ -120,6 +153,7 @@ class Listener {
     if (has_aborted_ && !is_last) return;
     text_ = has_aborted_ ? std::string_view() : event.text;
     nvllm_event out = make(event);
+    set_stop(out, event.stop_string, event.token);
     if (callback_(user_, &out) == 0 || is_last) return;
     has_aborted_ = true;
     // One that is being destroyed ends all requests itself.
@@ -147,7 +181,23 @@ class Listener {
       out.text_size = sample.text.size();
       out.token_ids = sample.token_ids.data();
       out.num_token_ids = sample.token_ids.size();
+      set_stop(out, sample.stop_string,
+               sample.token_ids.empty() ? nullptr : &sample.token_ids.back());
       callback_(user_, &out);
+    }
+  }
+
+  /// Says what stopped a sample.
+  /// @param last  its last token; null if the event has none.
+  void set_stop(nvllm_event& out, std::string_view stop, const TokenId* last) {
+    if (out.finish_reason != NVLLM_FINISH_STOP) return;
+    if (!stop.empty()) {
+      stop_string_ = stop;
+      out.stop_string = stop_string_.c_str();
+    } else if (last != nullptr && std::find(stop_token_ids_.begin(), stop_token_ids_.end(),
+                                            *last) != stop_token_ids_.end()) {
+      out.has_stop_token = 1;
+      out.stop_token = *last;
     }
   }
 
@@ -186,7 +236,8 @@ class Listener {
   void* user_;
   bool has_aborted_ = false;
   std::int32_t num_generated_ = 0;
-  std::string text_;
+  std::vector<TokenId> stop_token_ids_;  // without end tokens of the model
+  std::string text_, stop_string_;
   std::vector<nvllm_token_logprob> top_;
 };
 

@@ -158,6 +158,7 @@ NANOVLLM_INLINE void EventQueue::call(Event& event, const OnThrow& on_throw) noe
     event.update.text = std::move(request.unheard_texts_[static_cast<std::size_t>(event.sample)]);
     // It may have ended by itself, in steps that the callback called or that were ahead of it.
     event.finish_reason = FinishReason::error;
+    event.stop_string = {};
     if (event.is_last) request.fail_output(request.thrown_);
   }
   // The engine's thread writes the prompt's log-probabilities while it computes the prompt of this
@@ -169,6 +170,7 @@ NANOVLLM_INLINE void EventQueue::call(Event& event, const OnThrow& on_throw) noe
       .id = request.id(),
       .sample = event.sample,
       .finish_reason = event.finish_reason,
+      .stop_string = event.stop_string,
       .token = event.update.token ? &*event.update.token : nullptr,
       .text = event.update.text,
       .logprobs = event.update.logprobs ? &*event.update.logprobs : nullptr,

@@ -71,12 +71,13 @@ struct Output : Completion {
 
 /// What a callback receives: an event for every token, and one for the end. The texts of all events
 /// of a sample, joined, are the text of its completion, whatever ends it. If more samples are drawn
-/// than wanted (`best_of`), or in a beam search, there is only the last event, without a text.
-/// Views are valid during the call.
+/// than wanted (`best_of`), or in a beam search, there is only the last event, without a text
+/// and a stop string. Views are valid during the call.
 struct TokenEvent {
   RequestId id = 0;
   std::int32_t sample = 0;                          ///< of SamplingParams::n
   FinishReason finish_reason = FinishReason::none;  ///< of the sample, on its last event
+  std::string_view stop_string{};           ///< of SamplingParams::stop, if one ended the sample
   const TokenId* token = nullptr;           ///< null when the request ended without a new one
   std::string_view text;                    ///< newly released text; may be empty
   const TokenLogprobs* logprobs = nullptr;  ///< of `token`, if asked for

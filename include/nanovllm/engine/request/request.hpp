@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct Event {
   RequestSequence::Update update{};
   std::int32_t sample = 0;
   FinishReason finish_reason = FinishReason::none;  ///< of the sample
+  std::string_view stop_string{};                   ///< of the request's terms
   bool is_last = false;                             ///< of the request
 };
 
@@ -211,6 +213,7 @@ NANOVLLM_INLINE void finish(RequestSequence& sequence, FinishReason reason,
   event.update = sequence.take_update();
   event.sample = sequence.sample();
   event.finish_reason = reason;
+  if (reason == FinishReason::stop) event.stop_string = sequence.stop_string();
 }
 
 }  // namespace detail
@@ -244,6 +247,7 @@ NANOVLLM_INLINE EventList Request::finish(std::shared_ptr<Request> self, FinishR
     while (events.size() > 1) events.pop_front();
     events.front().update.token.reset();
     events.front().sample = 0;
+    events.front().stop_string = {};
   }
   output_.num_cached_tokens = sequences_.front()->num_cached_tokens;
   sum_up_gaps();

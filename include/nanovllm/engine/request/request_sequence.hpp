@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -81,6 +82,12 @@ class RequestSequence : public Sequence {
   [[nodiscard]] const Completion& completion() const { return completion_; }
   [[nodiscard]] std::int32_t num_generated() const {
     return static_cast<std::int32_t>(completion_.token_ids.size());
+  }
+  /// The stop string that ended it, of the terms; empty if none did.
+  [[nodiscard]] std::string_view stop_string() const {
+    const auto& stops = terms_.params.stop;
+    const auto found = std::find(stops.begin(), stops.end(), completion_.stop_string);
+    return found == stops.end() ? std::string_view() : std::string_view(*found);
   }
   [[nodiscard]] bool has_ended() const { return completion_.finish_reason != FinishReason::none; }
 
