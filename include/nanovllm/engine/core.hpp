@@ -43,8 +43,7 @@ struct CoreConfig {
 /// other request is touched, and the results of the next step are the next step's, whatever threw;
 /// but a rank that stays broken fails every later step, until `reset`.
 ///
-/// Thread-safe: steps run one at a time. The template's parameters are those of `Scheduler`; model
-/// and backend are behind `StepRunner`.
+/// Thread-safe: steps run one at a time. Model and backend are behind `StepRunner`.
 template <class Scheduling, class Blocks, class Preemption>
 class EngineCore {
  public:
@@ -54,7 +53,6 @@ class EngineCore {
 
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
-
   ~EngineCore() { shut_down(); }
 
   /// Waits for the steps under way and ends all requests with FinishReason::abort: the engine takes
@@ -69,9 +67,8 @@ class EngineCore {
   /// Ends `request` with an error, unless it has ended.
   void fail(const std::shared_ptr<Request>& request, const std::string& error);
 
-  /// Makes ranks that have failed able to compute again (Runner::reset). Steps under way are
-  /// undone; their requests are not lost: all that run are computed from the start. Throws Error
-  /// when it cannot be done.
+  /// Makes failed ranks able to compute again (Runner::reset). Steps under way are undone; all
+  /// requests that run are computed from the start. Throws Error when it cannot be done.
   void reset();
 
   /// Calls `use(scheduler)` while no thread is in a step, and returns what it returns.
@@ -90,13 +87,11 @@ class EngineCore {
     return use(scheduler_);
   }
 
-  /// See AnyEngine.
-  [[nodiscard]] auto block_map() {
-    inbox_.ask_for_blocks();  // a step that is being made answers at its end
+  [[nodiscard]] auto block_map() {  // see AnyEngine
+    inbox_.ask_for_blocks();        // a step that is being made answers at its end
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) publish_stats();
     return inbox_.blocks();
   }
-
   [[nodiscard]] const StepRunner& runner() const { return *runner_; }
   [[nodiscard]] StepRunner& runner() { return *runner_; }
   [[nodiscard]] std::int64_t vocab_size() const { return vocab_size_; }

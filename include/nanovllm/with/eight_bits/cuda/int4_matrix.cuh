@@ -11,7 +11,8 @@
 ///
 /// Quantising: of 16 scales from the largest |x| / 8 to |x| / 5 the one whose squared error is the
 /// least; codes are x / scale, rounded to nearest even, in [-8, 7].
-/// Measured: not by itself; weights of 8B are packed while they are read.
+/// Measured: not by itself; an engine of 8B with random weights starts in 6.0 s (engine_bench,
+/// cuda_int4.json), with 8-bit floats in 8.0.
 
 #include <cuda_runtime.h>
 
