@@ -22,8 +22,8 @@
 /// other rows, bit for bit.
 ///
 /// Bytes moved: W once, N · K / 2, its scales, N · K / 32, and offsets as many; x once a block.
-/// Measured: int4_linear_bench, cuda_int4.json, a step of 8B at one row 2.89 ms by 8-bit floats to
-/// 2.02, with eight 3.25 to 2.54.
+/// Measured: int4_linear_bench, cuda_int4.json, a step of 8B at one row 2.90 ms by 8-bit floats to
+/// 2.02, with eight 3.40 to 2.51.
 
 #include <cuda_runtime.h>
 
