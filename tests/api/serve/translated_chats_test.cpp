@@ -462,6 +462,21 @@ TEST_CASE("a response, field by field", "[serve]") {
                  R"("total_tokens": )", size + 5, "}"));
     CHECK(engine.last_params().max_tokens == 50);
   }
+  SECTION("a prompt that fits is not truncated for the sake of a large limit") {
+    static_cast<void>(ask(engine, service, response_request("")));
+    const auto prompt = engine.last_prompt();
+    const auto left = static_cast<std::int64_t>(engine.max_total_tokens()) -
+                      static_cast<std::int64_t>(prompt.size());
+    for (const std::int64_t limit : {std::int64_t{5}, left, left + 1, left + 1000}) {
+      CAPTURE(limit, left);
+      REQUIRE(ask(engine, service,
+                  response_request(R"("truncation": "auto", "max_output_tokens": )" +
+                                   std::to_string(limit)))
+                  .status == 200);
+      CHECK(engine.last_prompt() == prompt);
+      CHECK(engine.last_params().max_tokens == std::min(limit, left));
+    }
+  }
   SECTION("an answer that is cut off") {
     engine.script = [](std::size_t, std::int32_t) {
       return Script{"<think>\nA\n</think>\n\nB", FinishReason::length};
@@ -633,6 +648,16 @@ TEST_CASE("requests in other forms that are wrong", "[serve]") {
       {{input + R"(, "tool_choice": "required")", "tool_choice needs tools"}, "tool_choice"},
       {{input + R"(, "reasoning": {"effort": 5})", "reasoning.effort must be a string, got 5"},
        "reasoning.effort"},
+      {{input + R"(, "reasoning": {"effort": "zz"})", "'high' or 'xhigh', got \"zz\""},
+       "reasoning.effort"},
+      {{input + R"(, "include": ["x", 1])", "include[1] must be a string, got 1"}, "include[1]"},
+      {{input + R"(, "metadata": true)", "metadata must be an object, got true"}, "metadata"},
+      {{R"("input": [{"type": "reasoning", "summary": []}])", "must have an item besides thoughts"},
+       "input"},
+      {{input + ", " + kResponseTools + R"(, "tool_choice": {"type": "allowed_tools",
+          "mode": "zz", "tools": [{"type": "function", "name": "time"}]})",
+        "tool_choice.mode must be "},
+       "tool_choice.mode"},
       {{input + R"(, "text": {"format": {"type": "xml"}})", "got \"xml\""}, "text.format.type"},
       {{input + R"(, "text": {"format": {"type": "json_schema"}})", "is missing"},
        "text.format.schema"},
@@ -778,6 +803,11 @@ TEST_CASE("responses that are kept", "[serve]") {
     for (const Whole& whole : {at("GET", id), at("DELETE", id), at("POST", id + "/cancel")})
       CHECK(whole.status == 404);
     CHECK(at("POST", "cancel").status == 405);
+    CHECK(at("GET", id + "/input_items").body["error"]["message"] ==
+          "there is nothing at this path");
+    const Json large = make(R"("metadata": {"a": ")" + std::string(70'000, 'x') + "\"}");
+    CHECK(large["store"] == false);
+    CHECK(at("GET", large["id"].string()).status == 404);
     CHECK(at("GET", make(R"("store": false)")["id"].string()).status == 404);
   }
   SECTION("are continued") {
@@ -835,6 +865,7 @@ TEST_CASE("responses that are kept", "[serve]") {
       return Script{"Once upon a time.", FinishReason::error, 3};
     };
     const auto failed = stream_of(engine, service, response_request(R"("stream": true)"));
+    CHECK(failed.back()["response"]["store"] == false);
     CHECK(at("GET", failed.back()["response"]["id"].string()).status == 404);
   }
 }

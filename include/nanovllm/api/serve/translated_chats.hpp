@@ -110,8 +110,11 @@ class Responses {
  private:
   [[nodiscard]] std::shared_ptr<const StoredResponse> find(const std::string& id) const {
     if (!store_->is_enabled()) throw ApiError(404, "this server keeps no responses");
+    if (id.find('/') != id.npos) throw ApiError(404, "there is nothing at this path");
     auto stored = store_->find(id);
-    if (stored == nullptr) throw ApiError(404, concat("there is no response '", id, "'"));
+    if (stored == nullptr)
+      throw ApiError(404, concat("there is no response '", id,
+                                 "' that has ended; one under way ends with its connection"));
     return stored;
   }
 

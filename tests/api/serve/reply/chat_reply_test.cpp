@@ -2,6 +2,7 @@
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -286,6 +287,22 @@ TEST_CASE("a forced call that is cut off leaves no scraps of it in the content",
     // Where the model was free, nothing is dropped.
     const Message message = whole(engine, service, chat_request(kTools)).messages.at(0);
     if (i < kCall1.size()) CHECK(message.content == cut);
+    // A stop string may cut a call off, too: then it is no call that one could make.
+    engine.script = [&](std::size_t, std::int32_t) { return Script{thought + cut}; };
+    const Message stopped =
+        whole(engine, service, chat_request(kTools + R"(, "tool_choice": "required")"))
+            .messages.at(0);
+    const bool are_whole = std::ranges::all_of(stopped.calls, [](const auto& call) {
+      try {
+        return parse_json_value(call.second).is_object();
+      } catch (const JsonError&) {
+        return false;
+      }
+    });
+    CAPTURE(stopped.calls.size(), are_whole);
+    // Its arguments may be whole where the call is not.
+    if (stopped.calls.empty() || !are_whole) CHECK(stopped.finish_reason == "stop");
+    if (i == kCall1.size() || i == answer.size()) CHECK(stopped.finish_reason == "tool_calls");
   }
   // Without a parser of thoughts a thought is content.
   OpenAiService plain(engine,

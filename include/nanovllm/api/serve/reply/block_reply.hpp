@@ -20,7 +20,7 @@ struct AnswerBlock {
   std::string name{}, call_id{};                    ///< of a call
   std::string id{};                                 ///< for protocols in which each block has one
   Json logprobs = Json::array();                    ///< of content, if they were asked for
-  bool is_cut_off = false;                          ///< by the limit of tokens
+  bool is_cut_off = false;  ///< by the limit of tokens, or a call by a stop string
 };
 
 /// Appends an event of a stream that is called by its `type`.
@@ -105,7 +105,7 @@ inline void BlockReply::add(std::string* out, const ChoiceUpdate& update) {
   }
   if (!is_ended_by_itself(update.finish_reason)) return;
   if (blocks_.empty()) open(out, {});
-  blocks_.back().is_cut_off = update.finish_reason == FinishReason::length;
+  blocks_.back().is_cut_off = update.finish_reason == FinishReason::length || choice_.is_in_call();
   close(out);
 }
 

@@ -72,9 +72,12 @@ class ChatChoice : public ReplyChoice {
   explicit ChatChoice(const ChatSetup& setup) : parser_(setup.parser) {}
 
   /// The parts that `update` completes. At the end it sets finish_reason: "tool_calls" of a choice
-  /// with calls that ended by itself, also if `tool_choice` forced the call.
+  /// with calls that ended by itself, also if `tool_choice` forced the call; "stop" if a stop
+  /// string cut the last one off.
   [[nodiscard]] std::vector<ChatDelta> read(const ChoiceUpdate& update, const ChatSetup& setup);
 
+  /// Whether a call has begun that is not whole.
+  [[nodiscard]] bool is_in_call() const { return in_call_; }
   /// Tokens of thoughts, their tags included.
   [[nodiscard]] std::int64_t num_reasoning() const { return num_reasoning_; }
 
@@ -84,7 +87,7 @@ class ChatChoice : public ReplyChoice {
   void append_to(std::vector<ChatDelta>& deltas, ChatEvent&& event, const ChatSetup& setup);
 
   ChatParser parser_;
-  bool has_calls_ = false;
+  bool has_calls_ = false, in_call_ = false;
   std::int64_t num_tokens_ = 0;     // until the end of the thought
   std::int64_t num_reasoning_ = 0;  // of those, in the thought
 };
@@ -117,7 +120,7 @@ inline std::vector<ChatDelta> ChatChoice::read(const ChoiceUpdate& update, const
   if (!update.has_ended()) return deltas;
   for (ChatEvent& event : parser_.finish(update.finish_reason))
     append_to(deltas, std::move(event), setup);
-  const bool has_called = has_calls_ && update.finish_reason == FinishReason::stop;
+  const bool has_called = has_calls_ && !in_call_ && update.finish_reason == FinishReason::stop;
   finish_reason = has_called ? "tool_calls" : std::string(name(update.finish_reason));
   return deltas;
 }
@@ -126,10 +129,10 @@ inline void ChatChoice::append_to(std::vector<ChatDelta>& deltas, ChatEvent&& ev
                                   const ChatSetup& setup) {
   using Kind = ChatEvent::Kind;
   switch (event.kind) {
-    case Kind::tool_call_begin:
-    case Kind::tool_call_end: return;
+    case Kind::tool_call_begin: return;
+    case Kind::tool_call_end: in_call_ = false; return;
     case Kind::tool_call_name:
-      has_calls_ = true;
+      has_calls_ = in_call_ = true;
       deltas.push_back({.kind = Kind::tool_call_arguments,
                         .tool_call = event.tool_call,
                         .name = std::move(event.text),

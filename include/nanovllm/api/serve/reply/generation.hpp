@@ -230,16 +230,18 @@ inline std::shared_ptr<Exchange> Generation::chat(ChatCompletionRequest request,
   // Without a parser of thoughts, they are content.
   reply.parser.only_calls = request.constraint.kind == OutputConstraint::Kind::tool_calls &&
                             (config_.parse_reasoning || !request.constraint.after_reasoning);
-  const auto num_kept =
-      num_kept_tokens(engine_, request.truncation, request.max_tokens.value_or(1));
+  const auto num_kept = num_kept_tokens(
+      engine_, request.truncation, request.clips_max_tokens ? 1 : request.max_tokens.value_or(1));
   const std::vector<std::vector<TokenId>> prompts = {
       prompt_tokens(engine_, ChatPrompt{std::move(request.messages), std::move(request.options)},
                     request.add_special_tokens, "messages", num_kept, effort.stop)};
   const std::size_t num_tokens = prompts[0].size();
+  const auto left = static_cast<std::int32_t>(std::min<std::int64_t>(
+      engine_.max_total_tokens() - static_cast<std::int64_t>(num_tokens), kMaxCount));
+  if (request.clips_max_tokens)
+    request.max_tokens = std::min(request.max_tokens.value_or(left), left);
   if (request.max_tokens) check_max_tokens(engine_, num_tokens, *request.max_tokens);
-  const std::int64_t left = engine_.max_total_tokens() - static_cast<std::int64_t>(num_tokens);
-  params.max_tokens = request.max_tokens.value_or(
-      static_cast<std::int32_t>(std::min<std::int64_t>(left, kMaxCount)));
+  params.max_tokens = request.max_tokens.value_or(left);
   if (request.return_token_ids) reply.prompt_token_ids = prompts[0];
   return submit(request, form.kind, prompts, form.make_writer(std::move(reply)), share, effort);
 }

@@ -29,15 +29,17 @@ class ResponseStore {
 
   [[nodiscard]] bool is_enabled() const { return max_count_ > 0; }
 
-  void put(const std::string& id, StoredResponse stored) {
+  /// False if it is too large.
+  bool put(const std::string& id, StoredResponse stored) {
     const std::size_t size = id.size() + stored.response.size() + stored.conversation.size();
-    if (size > max_bytes_) return;
+    if (size > max_bytes_) return false;
     const auto kept = std::make_shared<const StoredResponse>(std::move(stored));
     const std::lock_guard lock(mutex_);
     entries_.push_front({id, size, kept});
     num_bytes_ += size;
     while (entries_.size() > max_count_ || num_bytes_ > max_bytes_) drop(std::prev(entries_.end()));
     by_id_[id] = entries_.begin();
+    return true;
   }
 
   /// Null if there is none.

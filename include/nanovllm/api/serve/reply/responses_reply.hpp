@@ -28,6 +28,7 @@ class ResponsesReply final : public BlockReply {
   void append_error(std::string& out, const ApiError& error) override {
     if (!has_begun()) begin(out, {});
     Json failed = response("failed", Json::array());
+    failed["store"] = false;  // only what has ended by itself is kept
     failed["error"] = error.to_json()["error"];
     failed["error"]["code"] = error.status < 500 ? "invalid_prompt" : "server_error";
     append_state(out, "response.failed", std::move(failed));
@@ -67,7 +68,7 @@ class ResponsesReply final : public BlockReply {
     else
       out["completed_at"] = unix_seconds();
     out["usage"] = usage_json(usage);
-    if (echo_["store"].boolean()) keep(out);
+    if (echo_["store"].boolean()) out["store"] = keep(out);
     return out;
   }
 
@@ -166,8 +167,9 @@ class ResponsesReply final : public BlockReply {
          {"total_tokens", usage.num_prompt_tokens + usage.num_completion_tokens}});
   }
 
-  /// Keeps the response, with the conversation that its answer is a part of.
-  void keep(const Json& response) {
+  /// Keeps the response, with the conversation that its answer is a part of, unless that is too
+  /// large. Returns whether it is kept.
+  bool keep(const Json& response) {
     std::string reasoning, content;
     Json calls = Json::array();
     for (const AnswerBlock& block : blocks()) {
@@ -180,7 +182,7 @@ class ResponsesReply final : public BlockReply {
     if (!reasoning.empty()) message["reasoning_content"] = std::move(reasoning);
     if (!calls.empty()) message["tool_calls"] = std::move(calls);
     conversation_.push_back(std::move(message));
-    store_->put(setup().common.frame.id, {response.dump(), conversation_.dump()});
+    return store_->put(setup().common.frame.id, {response.dump(), conversation_.dump()});
   }
 
   const Json echo_;

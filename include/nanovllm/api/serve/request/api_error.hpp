@@ -69,7 +69,10 @@ struct ApiError : RequestError {
 
   /// 404 for a model that is not served.
   [[nodiscard]] static ApiError model_not_found(std::string_view model) {
-    return {404, concat("The model `", model, "` does not exist."), "model", "model_not_found"};
+    constexpr std::size_t kMost = 256;  // bytes of a name that an error repeats
+    const std::string_view shown = model.substr(0, kMost);
+    return {404, concat("The model `", shown, model.size() > kMost ? "…" : "", "` does not exist."),
+            "model", "model_not_found"};
   }
 
   /// {"type": "error", "error": {"type", "message"}} in Anthropic's form, which has no `param`.

@@ -13,7 +13,8 @@
 namespace nanovllm::serve {
 
 /// The names that a chat's fields have in Responses.
-inline constexpr std::array<FieldName, 5> kResponsesNames = {{
+inline constexpr std::array<FieldName, 6> kResponsesNames = {{
+    {"tool_choice.allowed_tools", "tool_choice"},
     {"max_tokens", "max_output_tokens"},
     {"messages", "input"},
     {".function", ""},
@@ -99,6 +100,7 @@ inline void read_input(const RequestFields& body, Json& messages) {
   const Json& items = *body.list("input", kMaxMessages);
   for (std::size_t i = 0; i < items.size(); ++i)
     read_item(RequestFields(items[i], element_path("input", i)), messages);
+  if (messages.empty()) refuse_field("input", "must have an item besides thoughts without content");
 }
 
 inline void read_response_tools(const RequestFields& body, Json& chat) {
@@ -140,8 +142,9 @@ inline void read_response_logprobs(const RequestFields& body, Json& chat) {
     if (*top != Json(0)) chat["logprobs"] = true;
   }
   if (const Json* include = body.list("include", kMaxTools))
-    for (const Json& name : *include)
-      if (name == "message.output_text.logprobs") chat["logprobs"] = true;
+    for (std::size_t i = 0; i < include->size(); ++i)
+      if (string_at((*include)[i], element_path("include", i)) == "message.output_text.logprobs")
+        chat["logprobs"] = true;
 }
 
 /// What a response repeats of its request, with the values that unset members have.
@@ -174,6 +177,8 @@ inline ResponsesRequest ResponsesRequest::parse(const Json& json, const FindConv
     request.conversation = find(*previous);
   }
   const bool is_stored = body.flag("store", true) && find;
+  if (const Json* metadata = body.find("metadata"); metadata != nullptr && !metadata->is_object())
+    wrong_field("metadata", "an object", *metadata);
   detail::read_input(body, request.conversation);
   Json chat = Json::object({{"messages", Json::array()}});
   if (const auto instructions = body.string("instructions"))
@@ -184,12 +189,14 @@ inline ResponsesRequest ResponsesRequest::parse(const Json& json, const FindConv
   if (body.has("truncation") && word_at(body, "truncation", {"auto", "disabled"}) == "auto")
     chat["truncate_prompt_tokens"] = -1;
   if (const Json* reasoning = body.find("reasoning"))
-    if (const auto effort = RequestFields(*reasoning, "reasoning").string("effort"))
-      chat["reasoning_effort"] = *effort;
+    if (const RequestFields fields(*reasoning, "reasoning"); fields.has("effort"))
+      chat["reasoning_effort"] =
+          word_at(fields, "effort", {"none", "minimal", "low", "medium", "high", "xhigh"});
   detail::read_response_tools(body, chat);
   detail::read_text_format(body, chat);
   detail::read_response_logprobs(body, chat);
   request.chat = ChatCompletionRequest::parse(chat);
+  request.chat.clips_max_tokens = chat.contains("truncate_prompt_tokens");
   if (request.chat.constraint_field == "response_format")
     request.chat.constraint_field = "text.format";
   request.echo = detail::echo_of(body);

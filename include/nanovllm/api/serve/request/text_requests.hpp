@@ -32,6 +32,7 @@ struct ChatCompletionRequest : GenerationRequest {
   /// max_completion_tokens, else max_tokens. Where the request says nothing of it,
   /// `sampling.max_tokens` is SamplingParams' own default.
   std::optional<std::int32_t> max_tokens{};
+  bool clips_max_tokens = false;  ///< to what the prompt leaves, which keeps all tokens that fit
   ToolChoice tool_choice{};
   bool parallel_tool_calls = true;
   bool logprobs = false;
