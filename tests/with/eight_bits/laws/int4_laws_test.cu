@@ -8,6 +8,7 @@
 #include "cuda/gpu_test.cuh"
 #include "engine/models.hpp"
 #include "nanovllm/with/eight_bits/cuda/int4_ops.cuh"
+#include "with/eight_bits/laws/format_distance.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -22,29 +23,6 @@ using Int4Engine = Engine<AnyModel, Int4Policy>;
 EngineConfig config() {
   return {
       .model = model_directory("fairytale"), .max_model_len = 512, .kv_size = KvSize::blocks(512)};
-}
-
-SamplingParams greedy(int max_tokens) {
-  return {.temperature = 0.f, .max_tokens = max_tokens, .ignore_eos = true, .logprobs = 0};
-}
-
-template <class SomeEngine>
-std::vector<float> of_prompt(SomeEngine& engine, const std::vector<TokenId>& prompt) {
-  SamplingParams params = greedy(1);
-  params.prompt_logprobs = 0;
-  const Output output = engine.generate(prompt, params);
-  REQUIRE(output.error == "");
-  std::vector<float> out;
-  for (const auto& entry : output.prompt_logprobs)
-    if (entry) out.push_back(entry->logprob);
-  return out;
-}
-
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += std::fabs(double{a[i]} - b[i]);
-  return sum / static_cast<double>(a.size());
 }
 
 }  // namespace

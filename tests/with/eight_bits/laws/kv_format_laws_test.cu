@@ -13,6 +13,7 @@
 #include "nanovllm/with/eight_bits/static_fp8_kv.hpp"
 #include "nanovllm/with/sessions.hpp"
 #include "safetensors_writer.hpp"
+#include "with/eight_bits/laws/format_distance.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -27,29 +28,6 @@ struct WithKv : Base {
 EngineConfig config() {
   return {
       .model = model_directory("fairytale"), .max_model_len = 512, .kv_size = KvSize::blocks(64)};
-}
-
-SamplingParams greedy(int max_tokens) {
-  return {.temperature = 0.f, .max_tokens = max_tokens, .ignore_eos = true, .logprobs = 0};
-}
-
-template <class Policy>
-std::vector<float> logprobs_of(Engine<AnyModel, Policy>& engine, const std::vector<TokenId>& prompt,
-                               SamplingParams params) {
-  params.prompt_logprobs = 0;
-  const Output output = engine.generate(prompt, params);
-  REQUIRE(output.error == "");
-  std::vector<float> out;
-  for (const auto& entry : output.prompt_logprobs)
-    if (entry) out.push_back(entry->logprob);
-  return out;
-}
-
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += std::fabs(double{a[i]} - b[i]);
-  return sum / static_cast<double>(a.size());
 }
 
 }  // namespace
@@ -74,13 +52,13 @@ TEMPLATE_TEST_CASE(
   c.max_num_seqs = 4;
   Engine<AnyModel, WithKv<CudaPolicy, TestType>> chunked(c);
   Engine<AnyModel, CudaPolicy> exact_chunked(c);
-  const std::vector<float> whole = logprobs_of(rounded, prompt, greedy(1));
-  const std::vector<float> expected = logprobs_of(exact, prompt, greedy(1));
+  const std::vector<float> whole = of_prompt(rounded, prompt, greedy(1));
+  const std::vector<float> expected = of_prompt(exact, prompt, greedy(1));
   // What the order of sums alone is worth in bfloat16. A key that it moves over the middle between
   // two of its format's values is off by one of those.
-  const double noise = distance(logprobs_of(exact_chunked, prompt, greedy(1)), expected);
+  const double noise = distance(of_prompt(exact_chunked, prompt, greedy(1)), expected);
   const double far = distance(whole, expected);
-  const double of_chunks = distance(logprobs_of(chunked, prompt, greedy(1)), whole);
+  const double of_chunks = distance(of_prompt(chunked, prompt, greedy(1)), whole);
 
   // From the prefix cache, and one token at a time.
   const Output first = rounded.generate(prompt, greedy(40));
@@ -88,7 +66,7 @@ TEMPLATE_TEST_CASE(
   CHECK(again.num_cached_tokens >= 256);
   std::vector<TokenId> longer = prompt;
   longer.insert(longer.end(), first.token_ids.begin(), first.token_ids.end());
-  const std::vector<float> in_one = logprobs_of(rounded, longer, greedy(1));
+  const std::vector<float> in_one = of_prompt(rounded, longer, greedy(1));
   double of_decodes = 0;
   for (std::size_t i = 0; i < first.token_ids.size(); ++i)
     of_decodes += std::fabs(trace_of(first).logprobs[i] - in_one[prompt.size() - 1 + i]);

@@ -13,6 +13,7 @@
 #include "memory_checkpoint.hpp"
 #include "nanovllm/with/eight_bits/cpu/fp8_matrix.hpp"
 #include "nanovllm/with/eight_bits/cuda/ops.cuh"
+#include "with/eight_bits/laws/format_distance.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -28,29 +29,6 @@ using Fp8Engine = Engine<AnyModel, InFp8<CudaPolicy>>;
 EngineConfig config() {
   return {
       .model = model_directory("fairytale"), .max_model_len = 512, .kv_size = KvSize::blocks(512)};
-}
-
-SamplingParams greedy(int max_tokens) {
-  return {.temperature = 0.f, .max_tokens = max_tokens, .ignore_eos = true, .logprobs = 0};
-}
-
-template <class SomeEngine>
-std::vector<float> of_prompt(SomeEngine& engine, const std::vector<TokenId>& prompt) {
-  SamplingParams params = greedy(1);
-  params.prompt_logprobs = 0;
-  const Output output = engine.generate(prompt, params);
-  REQUIRE(output.error == "");
-  std::vector<float> out;
-  for (const auto& entry : output.prompt_logprobs)
-    if (entry) out.push_back(entry->logprob);
-  return out;
-}
-
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += std::fabs(double{a[i]} - b[i]);
-  return sum / static_cast<double>(a.size());
 }
 
 /// The checkpoint with the matrices of its layers in e4m3 and blocks of 128 x 128, as published.
