@@ -7,6 +7,7 @@
 #include <nanovllm/policy.hpp>
 #include <nanovllm/with/any/all_models.hpp>
 #include <nanovllm/with/any/make_engine.hpp>
+#include <nanovllm/with/eight_bits/weights.hpp>
 #include <nanovllm/with/tiers/swapping.hpp>
 #include <string>
 
@@ -146,6 +147,14 @@ struct Wrong : DefaultPolicy {
 };
 inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
 }  // namespace value_for_weight
+
+namespace weight_of_gpus {
+// says: nanovllm: the policy's Backend must have 'set_rows(matrix, first_row, rows)' for the matrices of the policy's Weight
+struct Wrong : DefaultPolicy {
+  using Weight = Int4Group128;
+};
+inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
+}  // namespace weight_of_gpus
 
 namespace activation {
 // says: nanovllm: the policy's Activation must be float

@@ -157,9 +157,10 @@ class AnyEngine : public EngineCalls<AnyEngine> {
   /// Counters and state. Every request submitted is counted once: as waiting, running or finished.
   [[nodiscard]] virtual EngineStats stats() const = 0;
 
-  /// What each block of the KV pool is used for, for a picture. Never waits for a step: while one
-  /// is made, this is the map of an earlier call, or null, and the step makes another at its end,
-  /// for the next call. Costs nothing in steps while nobody calls it. Null where it is not known.
+  /// What each block of the KV pool is used for, for a picture. Never waits for a step: while the
+  /// engine computes one, this is the map of an earlier call, or null, and the engine makes a new
+  /// map at the step's end, for the next call. A step costs nothing more unless there was a call
+  /// before it. Null from an engine without such maps.
   [[nodiscard]] virtual std::shared_ptr<const BlockMap> block_map() { return nullptr; }
 
   /// The histograms behind the percentiles of `stats`; a copy takes 17 KB. The difference of two

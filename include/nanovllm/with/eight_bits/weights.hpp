@@ -105,9 +105,12 @@ struct Int4Weights {
 using Int8Group32 = Int8Weights<bf16>;
 using Int4Group32 = Int4Weights<bf16>;
 
-/// `type` is the matrix by which a backend computes with `Int4Group128`; defined next to its ops.
+/// `type` is the matrix by which a backend computes with `Int4Group128`, defined next to its ops;
+/// elsewhere one that no backend has operations for.
 template <class Backend>
-struct Int4GroupMatrixOf;
+struct Int4GroupMatrixOf {
+  struct type;
+};
 
 /// For GPUs: the matrices of the layers in integers of 4 bits in groups of 128 columns, the
 /// vocabulary's and all vectors in `T`. A group has a scale in float32, and an offset where a
