@@ -217,7 +217,7 @@ EngineCore<Scheduling, Blocks, Preemption>::EngineCore(std::unique_ptr<StepRunne
       scheduler_(config.batch, std::move(blocks)),
       observers_(observers(*runner_, scheduler_.blocks())),
       requests_(scheduler_, inbox, events, observers_),
-      launcher_(*runner_, Blocks::block_size(), vocab_size_, config.batch.max_num_seqs,
+      launcher_(*runner_, Blocks::block_size(), vocab_size_, config.batch.num_logits(),
                 inbox.latencies()),
       steps_(*runner_, scheduler_, launcher_, requests_, observers_),
       delivery_(vocab_size_, events, inbox.latencies()) {

@@ -82,7 +82,7 @@ struct EngineStats {
   std::int64_t num_finished = 0;
   std::int64_t num_preemptions = 0;
   std::int64_t num_prefill_tokens = 0;  ///< computed in prompt chunks
-  std::int64_t num_decode_tokens = 0;   ///< computed one at a time
+  std::int64_t num_decode_tokens = 0;   ///< computed one at a time, and guesses after them
   std::int64_t num_sampled_tokens = 0;  ///< generated
   std::int64_t num_queried_tokens = 0;  ///< looked up in the prefix cache
   std::int64_t num_hit_tokens = 0;      ///< of them, found

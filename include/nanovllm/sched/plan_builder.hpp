@@ -37,6 +37,9 @@ namespace nanovllm {
 /// Every sequence that runs once the plan has begun is promised one row of logits, to draw from.
 /// Chunks of prompts whose log-probabilities are wanted take what rows are left, and are cut where
 /// there are no more; with its own row each of them advances by at least a token.
+///
+/// Guesses of decodes (`Sequence::guesses`) get what the finished plan leaves of tokens, of rows of
+/// logits and of blocks that no sequence is promised.
 template <class Blocks>
 class PlanBuilder {
  public:
@@ -45,6 +48,7 @@ class PlanBuilder {
         forecast_(blocks),
         num_running_(queues.running.size()),
         num_free_logits_(std::int64_t{queues.max_logits} - std::ssize(queues.running)),
+        max_tokens_(queues.max_tokens),
         choose_victim_(queues.choose_victim),
         prefix_wait_tokens_(blocks.keeps_prefixes() ? queues.prefix_wait_tokens : 0),
         may_preempt_(queues.num_ending == 0) {
@@ -179,6 +183,7 @@ class PlanBuilder {
 
   /// The plan: decodes, then chunks, each in the order of the calls. Ends the builder's life.
   [[nodiscard]] StepPlan finish() {
+    for (PlannedSequence& p : decodes_) add_guesses(p);
     plan_.num_decodes = static_cast<std::int32_t>(decodes_.size());
     plan_.sequences = std::move(decodes_);
     std::move(chunks_.begin(), chunks_.end(), std::back_inserter(plan_.sequences));
@@ -329,6 +334,25 @@ class PlanBuilder {
     return memo.match;
   }
 
+  /// The step checks guesses after the decode `p`, as many as there is room for.
+  void add_guesses(PlannedSequence& p) {
+    const Sequence& s = *p.sequence;
+    const bool can_check = !s.has_pending_token() && !s.is_chosen && s.output == RowKind::draw;
+    if (s.guesses.empty() || !can_check) return;
+    const std::int32_t num_there = Blocks::blocks_for(p.end);
+    const std::int64_t spare = std::max(num_free() - std::max(reserve_, 0), 0);
+    const std::int64_t n = std::min({std::int64_t{std::ssize(s.guesses)}, num_free_logits_,
+                                     std::int64_t{max_tokens_} - plan_.num_tokens,
+                                     std::int64_t{s.max_total_tokens} - 1 - p.end,
+                                     (num_there + spare) * Blocks::block_size() - p.end});
+    if (n <= 0) return;
+    p.end += static_cast<std::int32_t>(n);
+    p.rows = s.rows_in(p.begin, p.end);
+    forecast_.allocate(Blocks::blocks_for(p.end) - num_there);
+    plan_.num_tokens += static_cast<std::int32_t>(n);
+    num_free_logits_ -= n;
+  }
+
   /// Completes `planned`, whose sequence will have `num_there` blocks, and adds it to `list`.
   void append(std::vector<PlannedSequence>& list, PlannedSequence planned, std::int32_t num_there) {
     planned.rows = planned.sequence->rows_in(planned.begin, planned.end);
@@ -348,6 +372,7 @@ class PlanBuilder {
   std::int32_t reserve_ = 0;  ///< free blocks that the running sequences are promised
   std::size_t num_running_;
   std::int64_t num_free_logits_;  ///< rows that no sequence is promised
+  std::int32_t max_tokens_;
   std::size_t (*choose_victim_)(std::span<Sequence* const>);
   std::int32_t prefix_wait_tokens_;
   std::vector<Prefilling> prefilling_;  ///< what others may wait for

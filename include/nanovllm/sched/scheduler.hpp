@@ -125,7 +125,8 @@ class Scheduler {
     const auto num_ending = static_cast<std::int32_t>(states_.running().size() - num_going_on());
     SchedulerView view{states_.running(), states_.waiting(), num_ending, &Preemption::choose};
     view.prefix_wait_tokens = config_.prefix_wait_tokens;
-    view.max_logits = config_.max_num_seqs;
+    view.max_logits = config_.num_logits();
+    view.max_tokens = config_.max_num_batched_tokens;
     if (num_ending == 0) return Policy{}.plan(view, states_.blocks(), config_);
     std::vector<Sequence*> running;
     std::copy_if(states_.running().begin(), states_.running().end(), std::back_inserter(running),
@@ -184,7 +185,7 @@ class Scheduler {
     for (const PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       if (s.status == SequenceStatus::finished) continue;
-      if (p.rows.num_outputs() > 0) s.pending.pop_newest();
+      if (p.rows.num_outputs() > 0) s.pending.pop_newest(), s.num_guesses = 0;
       if (s.status == SequenceStatus::waiting) continue;  // a step after this one preempted it
       if (p.fork_of != nullptr) {
         states_.withdraw(s);
@@ -215,6 +216,7 @@ class Scheduler {
   }
   [[nodiscard]] std::int32_t num_waiting() const { return states_.num_waiting(); }
   [[nodiscard]] std::int32_t num_running() const { return states_.num_running(); }
+  [[nodiscard]] std::span<Sequence* const> running() const { return states_.running(); }
   [[nodiscard]] std::int64_t num_preemptions() const { return states_.num_preemptions(); }
   /// Times that the prefix cache threw when it was told of computed tokens.
   [[nodiscard]] std::int64_t num_failed_inserts() const { return states_.num_failed_inserts(); }
@@ -250,6 +252,8 @@ class Scheduler {
       Sequence& s = *p.sequence;
       give_blocks(p, plan, blocks, states_.outside());
       s.num_computed_tokens = p.end;
+      s.num_guesses = std::min(static_cast<std::int32_t>(s.guesses.size()),
+                               std::max(p.rows.count(RowKind::draw) - 1, 0));
       s.pending.push(num_rows + p.rows.count(RowKind::score), p.rows.num_outputs());
       num_rows += p.rows.num_logits();
     }
@@ -265,6 +269,7 @@ class Scheduler {
     if (outcome != nullptr) {
       for (const TokenId token : outcome->tokens) s.tokens.push_back(token);
       s.pending.pop_oldest();
+      s.num_guesses = 0;
       if (s.is_chosen) {
         choices_.await_choice(s);
       } else if (s.output == RowKind::draw) {

@@ -266,8 +266,8 @@ NANOVLLM_INLINE void check_plan(const StepPlan& plan, std::size_t num_running,
   check(num_tokens == plan.num_tokens && num_tokens <= config.max_num_batched_tokens,
         "begin: the plan has ", num_tokens, " tokens, says ", plan.num_tokens, " and may have ",
         config.max_num_batched_tokens);
-  check(num_scores == 0 || num_logits <= config.max_num_seqs, "begin: the plan has ", num_logits,
-        " rows of logits, at most ", config.max_num_seqs, " may be");
+  check(num_scores == 0 || num_logits <= config.num_logits(), "begin: the plan has ", num_logits,
+        " rows of logits, at most ", config.num_logits(), " may be");
   check(num_left <= static_cast<std::size_t>(config.max_num_seqs), "begin: ", num_left,
         " sequences would run, at most ", config.max_num_seqs, " may");
 }

@@ -83,11 +83,11 @@ struct alignas(64) Sequence {
   /// It has nothing to compute before the next `Choices::apply`: its candidates were drawn, or it
   /// is one of those that begin after the first choice.
   bool awaits_choice = false;
-  RowKind output = RowKind::draw;        ///< what its last token's row is for: *draw*, or *hidden*
-  std::int32_t num_computed_tokens = 0;  ///< K and V of tokens [0, n) are in the cache, or will be
-                                         ///< when the steps under way are done
-  std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission
+  RowKind output = RowKind::draw;         ///< what its last token's row is for: *draw*, or *hidden*
+  std::int32_t num_computed_tokens = 0;   ///< K and V of tokens [0, n) are in the cache, or will be
+                                          ///< when the steps under way are done
   std::int32_t num_published_tokens = 0;  ///< that the prefix cache has been told of
+  std::int32_t num_guesses = 0;           ///< of `guesses`, those that the step under way checks
   /// Rows that are still to be scored: of all tokens but the prompt's last, or of none, at first.
   /// While there are any, only tokens [0, scores.first) may be taken from elsewhere.
   RowUse scores{RowKind::score};
@@ -105,7 +105,9 @@ struct alignas(64) Sequence {
   /// Must live as long as this one. Null if there is none.
   Sequence* continues = nullptr;
 
-  KeptTokens kept{};  ///< while it waits
+  KeptTokens kept{};                   ///< while it waits
+  std::vector<TokenId> guesses{};      ///< of what follows its tokens, for its next step to check
+  std::int32_t num_cached_tokens = 0;  ///< taken from the prefix cache on first admission
 
   std::int64_t order = 0;     ///< lower goes before; set by the scheduler, see order_of
   std::int32_t priority = 0;  ///< lower is more urgent
@@ -127,11 +129,12 @@ struct alignas(64) Sequence {
   [[nodiscard]] bool is_unsettled() const {
     return pending.size() > 1 || awaits_choice || (is_chosen && !pending.empty());
   }
-  /// Where token `position`, in [0, num_tokens()), comes from.
+  /// Where token `position`, in [0, num_tokens()), comes from; a guess is taken as known.
   [[nodiscard]] TokenSource token_source(std::int32_t position) const {
-    if (position < num_known_tokens())
-      return TokenSource::known(tokens[static_cast<std::size_t>(position)]);
-    return TokenSource::sampled(pending[position - num_known_tokens()]);
+    const std::int32_t i = position - num_known_tokens();
+    if (i < 0) return TokenSource::known(tokens[static_cast<std::size_t>(position)]);
+    if (i < num_guesses) return TokenSource::known(guesses[static_cast<std::size_t>(i)]);
+    return TokenSource::sampled(pending[i]);
   }
   /// What the rows of a step that computes tokens [begin, end) are for. Those from the last token
   /// on give its output; after it, they are of guesses.

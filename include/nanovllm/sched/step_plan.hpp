@@ -16,7 +16,7 @@ namespace nanovllm {
 /// A prompt chunk that does not reach the sequence's end draws nothing. Otherwise the first row to
 /// draw from is that of the sequence's last token. Further ones check guessed tokens: the sample of
 /// token i's row is compared with token i + 1. The step's outcome says how many were right. All
-/// rows of logits of a step are no more than max_num_seqs.
+/// rows of logits of a step are no more than BatchConfig::num_logits.
 struct PlannedSequence {
   Sequence* sequence = nullptr;
   std::int32_t begin = 0;  ///< first token to compute
@@ -43,7 +43,7 @@ struct PlannedSequence {
 };
 
 /// Sequences in the order in which they are laid out in the step's flat arrays: the decodes (one
-/// token each, with an output) come first, then the prompt chunks.
+/// token each, with an output, and guesses) come first, then the prompt chunks.
 struct StepPlan {
   std::vector<PlannedSequence> sequences;
   std::vector<Sequence*> preempted;  ///< lose their blocks first, and wait

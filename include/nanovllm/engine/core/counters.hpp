@@ -2,6 +2,8 @@
 /// What steps and the state behind them add to `EngineStats`.
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
@@ -35,11 +37,14 @@ class StepTimes {
 /// @param host_seconds    the rest of the call.
 inline void count_step(EngineStats& stats, const StepPlan& plan, double device_seconds,
                        double host_seconds) {
+  std::int64_t num_decode_tokens = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(plan.num_decodes); ++i)
+    num_decode_tokens += plan.sequences[i].num_tokens();
   const double decode_share =
-      static_cast<double>(plan.num_decodes) / static_cast<double>(plan.num_tokens);
+      static_cast<double>(num_decode_tokens) / static_cast<double>(plan.num_tokens);
   ++stats.num_steps;
-  stats.num_prefill_tokens += plan.num_tokens - plan.num_decodes;
-  stats.num_decode_tokens += plan.num_decodes;
+  stats.num_prefill_tokens += plan.num_tokens - num_decode_tokens;
+  stats.num_decode_tokens += num_decode_tokens;
   stats.prefill_seconds += device_seconds * (1.0 - decode_share);
   stats.decode_seconds += device_seconds * decode_share;
   stats.host_seconds += host_seconds;

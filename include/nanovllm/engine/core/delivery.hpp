@@ -56,7 +56,8 @@ class Delivery {
   /// Rows of the results from `row` on are for `use` of `sequence`.
   void accept_scores(RequestSequence& sequence, const RowUse& use, const StepResults& results,
                      std::int64_t row);
-  /// Tokens [first, first + count) of the results are those of `sequence`.
+  /// Tokens [first, first + count) of the results are those of `sequence`: it gets them up to the
+  /// first that is not the one that was guessed.
   void accept_draws(RequestSequence& sequence, const StepResults& results, std::int64_t first,
                     std::int32_t count);
   /// Row `i` of the hidden states is that of `sequence`.
@@ -163,8 +164,11 @@ NANOVLLM_INLINE void Delivery::accept_draws(RequestSequence& sequence, const Ste
   }
   const std::size_t begin = drawn_.size();
   FinishReason reason = FinishReason::none;
-  for (std::int64_t i = first; i < first + count && reason == FinishReason::none; ++i) {
+  bool is_as_guessed = true;  // all tokens before
+  for (std::int64_t i = first; i < first + count && is_as_guessed && reason == FinishReason::none;
+       ++i) {
     const TokenId token = *results.tokens.at(i);
+    is_as_guessed = sequence.is_as_guessed(static_cast<std::size_t>(i - first), token);
     drawn_.push_back(token);
     try {
       std::optional<TokenLogprobs> logprobs;

@@ -35,7 +35,7 @@ class StepLauncher {
  public:
   /// `runner` and `latencies` must outlive this.
   StepLauncher(StepRunner& runner, std::int64_t block_size, std::int64_t vocab_size,
-               std::int64_t max_num_seqs, Latencies& latencies);
+               std::int64_t max_rows, Latencies& latencies);
 
   /// Flattens the plan and the sampler's settings of those sequences that get a token, and hands
   /// them over. If `is_behind`, another step is under way; where the settings depend on tokens that
@@ -74,13 +74,13 @@ class StepLauncher {
 namespace nanovllm {
 
 NANOVLLM_INLINE StepLauncher::StepLauncher(StepRunner& runner, std::int64_t block_size,
-                                           std::int64_t vocab_size, std::int64_t max_num_seqs,
+                                           std::int64_t vocab_size, std::int64_t max_rows,
                                            Latencies& latencies)
     : runner_(runner),
       block_size_(block_size),
       latencies_(latencies),
-      inputs_({}, static_cast<std::int32_t>(max_num_seqs)),
-      sampling_(vocab_size, max_num_seqs, runner.edits_logits()) {}
+      inputs_({}, static_cast<std::int32_t>(max_rows)),
+      sampling_(vocab_size, max_rows, runner.edits_logits()) {}
 
 NANOVLLM_INLINE void StepLauncher::launch(LaunchedStep& step, bool is_behind) {
   visit(step);

@@ -31,9 +31,10 @@ struct StepCounts {
 /// their capacity from step to step.
 ///
 /// A model computes decodes and prompt chunks in different ways (ForwardBatch). Here a decode is
-/// whatever is better computed as one: the plan's own; a chunk of a single token; and, where
-/// decodes read what they have in common once, the tokens of a short chunk after a long prefix,
-/// each as a separate row. As a chunk it would keep few of a device's processors busy.
+/// whatever is better computed as one: the plan's own, with each guess after it as a separate row,
+/// where there are rows for all; a chunk of a single token; and, where decodes read what they have
+/// in common once, the tokens of a short chunk after a long prefix, each as a separate row. As a
+/// chunk it would keep few of a device's processors busy.
 class StepInputs : public StepArena<StepBatch, StepCounts> {
  public:
   /// A chunk is computed as rows up to so many tokens, and after as many or more.
@@ -180,11 +181,11 @@ NANOVLLM_INLINE void StepInputs::lay_out(const StepPlan& plan) {
   const auto num_decodes = static_cast<std::size_t>(plan.num_decodes);
   // Rows that are left for the tokens of chunks when every sequence has one.
   std::int32_t room = max_rows_ - static_cast<std::int32_t>(plan.sequences.size());
-  const auto goes_as_rows = [&](const PlannedSequence& chunk) {
-    const std::int32_t n = chunk.num_tokens();
+  const auto goes_as_rows = [&](const PlannedSequence& planned, bool is_decode) {
+    const std::int32_t n = planned.num_tokens();
     if (n == 1) return true;
-    if (!share_from_ || n > kMaxChunkRows || chunk.begin < kMinChunkPrefix || n - 1 > room)
-      return false;
+    const bool is_chunk_of_rows = share_from_ && planned.begin >= kMinChunkPrefix;
+    if (!(is_decode || is_chunk_of_rows) || n > kMaxChunkRows || n - 1 > room) return false;
     room -= n - 1;
     counts().has_chunk_rows = true;
     return true;
@@ -194,7 +195,7 @@ NANOVLLM_INLINE void StepInputs::lay_out(const StepPlan& plan) {
   chunks_.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     const PlannedSequence& planned = plan.sequences[s];
-    (s < num_decodes || goes_as_rows(planned) ? order_ : chunks_).push_back(&planned);
+    (goes_as_rows(planned, s < num_decodes) ? order_ : chunks_).push_back(&planned);
   }
   num_as_rows_ = order_.size();
   order_.insert(order_.end(), chunks_.begin(), chunks_.end());

@@ -52,6 +52,13 @@ class MarkSlots {
     return {*hint, current};
   }
 
+  /// A slot for a row of this step alone. It knows nothing.
+  [[nodiscard]] std::int32_t borrow() {
+    const std::int32_t slot = unused();
+    slots_[static_cast<std::size_t>(slot)] = {.step = step_};
+    return slot;
+  }
+
   /// Another step begins.
   void begin_step() { ++step_; }
 
@@ -99,7 +106,7 @@ class StepSampling {
   [[nodiscard]] bool awaits_tokens(const StepPlan& plan) const;
 
   /// Fills the rows of `plan`. What a logits processor throws becomes a fault of its request, and
-  /// its row is drawn greedily.
+  /// its row is drawn greedily. After a guess it is no fault: the step checks guesses up to there.
   /// @param faults  gets them; empty at the call.
   void fill(const StepPlan& plan, std::vector<Fault>& faults);
 
@@ -180,6 +187,7 @@ NANOVLLM_INLINE void StepSampling::fill(const StepPlan& plan, std::vector<Fault>
   slots_.begin_step();
   for (const PlannedSequence& planned : plan.sequences) {
     RequestSequence& sequence = RequestSequence::of(*planned.sequence);
+    sequence.begin_rows();
     for (const RowUse& use : planned.rows.all()) {
       if (use.kind == RowKind::score) fill_scores(sequence, use);
       if (use.kind != RowKind::draw) continue;
@@ -195,13 +203,15 @@ NANOVLLM_INLINE void StepSampling::fill_draw(RequestSequence& sequence, std::int
     lists_edited_.resize(rows_.rows.size());
     lists_edited_.back() = true;
   }
-  if (sequence.has_rules() && sequence.status != SequenceStatus::finished) {
+  if (sequence.has_rules() && sequence.status != SequenceStatus::finished &&
+      sequence.has_row(position)) {
     const std::size_t num_banned = rows_.banned.values.size();
     const std::size_t num_bits = edits_.masks.size();
     try {
       fill_rules(sequence, position);
     } catch (...) {
-      faults.emplace_back(&sequence.request(), std::current_exception());
+      if (!sequence.end_rows(position))
+        faults.emplace_back(&sequence.request(), std::current_exception());
       rows_.banned.values.resize(num_banned);
       edits_.masks.resize(num_bits);
     }
@@ -263,14 +273,21 @@ NANOVLLM_INLINE void StepSampling::mark(RequestSequence& sequence, std::int32_t 
   row.repetition = params.repetition_penalty.value_or(1);
   row.frequency = params.frequency_penalty;
   row.presence = params.presence_penalty;
-  const MarkSlots::Place place = slots_.take(sequence.owner_id(), sequence.mark_slot, position);
-  row.marks = place.slot;
-  if (place.is_current && !sequence.is_chosen) return;  // else they may be another's now
-  check(position <= sequence.num_known_tokens(), "step sampling: the tokens before number ",
-        position, " are not known");
-  edits_.mark_heads.push_back(
-      {.slot = place.slot, .num_prompt_tokens = sequence.num_prompt_tokens});
-  edits_.mark_tokens.append(std::span(sequence.tokens).first(static_cast<std::size_t>(position)));
+  const std::int32_t num_ahead = std::max(position - sequence.num_known_tokens(), 0);
+  if (num_ahead > 0 && num_ahead <= sequence.num_guesses) {
+    row.marks = slots_.borrow();
+  } else {
+    const MarkSlots::Place place = slots_.take(sequence.owner_id(), sequence.mark_slot, position);
+    row.marks = place.slot;
+    if (place.is_current && !sequence.is_chosen) return;  // else they may be another's now
+    check(num_ahead == 0, "step sampling: the tokens before number ", position, " are not known");
+  }
+  edits_.mark_heads.push_back({.slot = row.marks, .num_prompt_tokens = sequence.num_prompt_tokens});
+  auto& lists = edits_.mark_tokens;
+  const std::span<const TokenId> known(sequence.tokens);
+  lists.values.insert(lists.values.end(), known.begin(), known.begin() + (position - num_ahead));
+  lists.append(
+      std::span<const TokenId>(sequence.guesses).first(static_cast<std::size_t>(num_ahead)));
 }
 
 NANOVLLM_INLINE void StepSampling::check_any_left(std::span<const TokenId> bans) const {

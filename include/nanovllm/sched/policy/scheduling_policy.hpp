@@ -27,8 +27,10 @@ struct SchedulerView {
   /// The preemption policy's; see PreemptionLike.
   std::size_t (*choose_victim)(std::span<Sequence* const>) = &RecomputePreemption::choose;
   std::int32_t prefix_wait_tokens = 0;  ///< BatchConfig's
-  /// Rows of logits that a step may have, ≥ the sequences that may run: max_num_seqs.
+  /// Rows of logits that a step may have, ≥ the sequences that may run: BatchConfig::num_logits.
   std::int32_t max_logits = std::numeric_limits<std::int32_t>::max();
+  /// Tokens that a step may have: max_num_batched_tokens.
+  std::int32_t max_tokens = std::numeric_limits<std::int32_t>::max();
 };
 
 /// A scheduling policy decides what the next step computes: `plan` is a static (or const, on a
