@@ -16,6 +16,7 @@
 /// how to write each slot's type.
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/engine/core/no_guesses.hpp"
 #include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
@@ -50,6 +51,7 @@ struct DefaultPolicy {
   using LogitsProcessors = StandardLogitsProcessors<>;
   using LogitsFunctor = NoLogitsFunctor;  ///< what is done to every logit of requests that ask
   using Draws = WholeRows;                ///< from what ranks draw: rows, or shards of them
+  using Guesses = NoGuesses;              ///< what guesses tokens that steps check
   template <int kBlockSize>
   using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
   /// Where blocks are kept that the device's pool has no room for.

@@ -42,7 +42,8 @@ namespace detail {
 
 // Slots that a policy need not have: whether there is anything of the name.
 struct OptionalSlots {
-  static int Weight, Activation, KvElement, Communicator, LogitsFunctor, Draws, Executor, Blocks;
+  static int Weight, Activation, KvElement, Communicator, LogitsFunctor, Draws, Executor, Blocks,
+      Guesses;
 };
 template <template <class Network, class Backend> class>
 struct IsSampler {};
@@ -64,6 +65,7 @@ NANOVLLM_OPTIONAL_SLOT(KvElement)
 NANOVLLM_OPTIONAL_SLOT(LogitsFunctor)
 NANOVLLM_OPTIONAL_SLOT(Communicator)
 NANOVLLM_OPTIONAL_SLOT(Draws)
+NANOVLLM_OPTIONAL_SLOT(Guesses)
 #undef NANOVLLM_OPTIONAL_SLOT
 
 template <class P>
@@ -301,6 +303,18 @@ consteval bool check_policy_slots() {
     static_assert(kFits<typename DrawsOf<P>::type>,
                   "nanovllm: the policy's Draws is declared here and not defined; the header that "
                   "has it is missing");
+  } else if constexpr (requires { P::Guesses; } || !detail::HasTypeOrNoGuesses<P>) {
+    static_assert(kFits<P>, NANOVLLM_IS_NO_TYPE("Guesses"));
+  } else if constexpr (detail::IsOnlyDeclared<typename GuessesOf<P>::type>) {
+    static_assert(kFits<typename GuessesOf<P>::type>,
+                  "nanovllm: the policy's Guesses is declared here and not defined; include the "
+                  "header that defines it before the engine is named");
+  } else if constexpr (!GuessesLike<typename GuessesOf<P>::type>) {
+    static_assert(kFits<typename GuessesOf<P>::type>,
+                  "nanovllm: the policy's Guesses must have static validate(config), "
+                  "num_logits(config, batch), which returns std::int32_t, and observer(setup), "
+                  "which returns a std::unique_ptr<StepObserver>; see engine/core/no_guesses.hpp "
+                  "and docs/policies.md");
   } else if constexpr (!detail::HasSampler<typename DrawsOf<P>::type>) {
     static_assert(kFits<typename DrawsOf<P>::type>,
                   "nanovllm: the policy's Draws must have 'template <class Network, class Backend> "

@@ -115,6 +115,8 @@ class EngineCore {
   /// before that one's results are known.
   Launch launch() {
     if (!scheduler_.has_work()) return Launch::nothing;
+    if (observers_.ask(&StepObserver::prepare, scheduler_.running(), !steps_.empty()))
+      return Launch::nothing;
     StepPlan plan = scheduler_.schedule();  // decides, changes nothing
     while (plan.empty() && steps_.empty() && scheduler_.free_blocks()) plan = scheduler_.schedule();
     if (plan.empty()) {

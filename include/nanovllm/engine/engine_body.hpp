@@ -21,6 +21,7 @@
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/counters.hpp"
+#include "nanovllm/engine/core/no_guesses.hpp"
 #include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/engine_inside.hpp"
@@ -66,6 +67,7 @@ template <class Policy>
                              {"Processors", type_name<typename Policy::LogitsProcessors>()},
                              {"LogitsFunctor", type_name<typename Policy::LogitsFunctor>()},
                              {"Draws", type_name<typename DrawsOf<Policy>::type>()},
+                             {"Guesses", type_name<typename GuessesOf<Policy>::type>()},
                              {"PrefixCache", type_name<Cache>()},
                              {"Tiers", type_name<typename Policy::Tiers>()}},
                    .kv = Policy::kv});
@@ -170,13 +172,18 @@ class EngineBody final : public EngineOf<ConfigOf<Model>> {
 template <class Model, class Policy>
 EngineBody<Model, Policy>::EngineBody(Config model, std::optional<RandomWeights> weights,
                                       EngineConfig&& config)
-    : model_(divided_model<typename Policy::Tiers>(std::move(model), config)),
+    : model_(divided_model<Policy>(std::move(model), config)),
       extras_(config.extras),
       on_generate_(config.on_generate) {
   auto parts = make_parts<Model, Policy, Blocks>(model_, weights, config);
   needing_memory("the queues", config, [&] {
-    core_.emplace(std::move(parts.runner), parts.core, std::move(parts.blocks), parts.observer,
-                  inbox_, events_);
+    const ObserverMaker<Blocks> observers = [&parts](StepRunner& runner, Blocks& blocks) {
+      StepObservers all = parts.observer(runner, blocks);
+      if (parts.guesses) all.add(std::move(parts.guesses));
+      return all;
+    };
+    core_.emplace(std::move(parts.runner), parts.core, std::move(parts.blocks), observers, inbox_,
+                  events_);
   });
   frontend_.emplace(std::move(parts.text),
                     make_admission_rules<Policy>(model_, config, parts.max_model_len,

@@ -111,6 +111,11 @@
   use(raws) use(Daws) use(Drws) use(Dras) use(Draw) use(rDaws) use(Darws) use(Drwas) use(Drasw) \
   use(DDraws) use(Drraws) use(Draaws) use(Drawws) use(Drawss) use(draws) use(DrawPolicy) \
   use(VocabDraws) use(StepSampler) use(Sampler)
+#define NANOVLLM_NEAR_GUESSES(use) \
+  use(uesses) use(Gesses) use(Gusses) use(Gueses) use(Guesss) use(Guesse) use(uGesses) \
+  use(Geusses) use(Guseses) use(Guesess) use(Guessse) use(GGuesses) use(Guuesses) use(Gueesses) \
+  use(Guessses) use(Guessees) use(Guessess) use(guesses) use(GuessPolicy) \
+ 
 #define NANOVLLM_NEAR_EXECUTOR(use) \
   use(xecutor) use(Eecutor) use(Excutor) use(Exeutor) use(Exector) use(Execuor) use(Executr) \
   use(Executo) use(xEecutor) use(Eexcutor) use(Exceutor) use(Exeuctor) use(Exectuor) \
@@ -135,6 +140,7 @@
   use(LogitsProcessors, NANOVLLM_NEAR_LOGITS_PROCESSORS) \
   use(LogitsFunctor, NANOVLLM_NEAR_LOGITS_FUNCTOR) \
   use(Draws, NANOVLLM_NEAR_DRAWS) \
+  use(Guesses, NANOVLLM_NEAR_GUESSES) \
   use(Executor, NANOVLLM_NEAR_EXECUTOR) \
   use(kv, NANOVLLM_NEAR_KV)
 // clang-format on
@@ -201,6 +207,7 @@ NANOVLLM_FOR_EACH_NEAR(NANOVLLM_NEAR_SLOT)
 #undef NANOVLLM_NEAR_LOGITS_PROCESSORS
 #undef NANOVLLM_NEAR_LOGITS_FUNCTOR
 #undef NANOVLLM_NEAR_DRAWS
+#undef NANOVLLM_NEAR_GUESSES
 #undef NANOVLLM_NEAR_EXECUTOR
 #undef NANOVLLM_NEAR_KV
 
@@ -285,6 +292,8 @@ consteval bool check_policy_names() {
     static_assert(kFits<decltype(detail::near_LogitsFunctor<P>())>, NANOVLLM_NEAR("LogitsFunctor"));
   } else if constexpr (!std::same_as<decltype(detail::near_Draws<P>()), void*>) {
     static_assert(kFits<decltype(detail::near_Draws<P>())>, NANOVLLM_NEAR("Draws"));
+  } else if constexpr (!std::same_as<decltype(detail::near_Guesses<P>()), void*>) {
+    static_assert(kFits<decltype(detail::near_Guesses<P>())>, NANOVLLM_NEAR("Guesses"));
   } else if constexpr (!std::same_as<decltype(detail::near_Executor<P>()), void*>) {
     static_assert(kFits<decltype(detail::near_Executor<P>())>, NANOVLLM_NEAR("Executor"));
   } else if constexpr (!std::same_as<decltype(detail::near_kv<P>()), void*>) {

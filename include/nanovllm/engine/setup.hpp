@@ -21,6 +21,7 @@
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/compiled.hpp"
 #include "nanovllm/engine/core.hpp"
+#include "nanovllm/engine/core/no_guesses.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/kv_identity.hpp"
@@ -69,12 +70,14 @@ void pass_on_warnings(const EngineConfig& config);
 [[nodiscard]] BatchConfig choose_batch_config(const EngineConfig& config, int default_tokens);
 
 /// `model` as the ranks of an engine divide it: a config may have `divide(extras)`, which reads
-/// settings of its own. Throws ConfigError for those that neither this nor `Tiers` reads.
-template <class Tiers, class ModelConfig>
+/// settings of its own. Throws ConfigError for those that neither this nor the policy's Tiers or
+/// Guesses read.
+template <class Policy, class ModelConfig>
 [[nodiscard]] ModelConfig divided_model(ModelConfig model, const EngineConfig& config) {
   if constexpr (requires { model.divide(config.extras); }) model.divide(config.extras);
-  Tiers::validate(config);
-  config.extras.check(std::string(type_name<Tiers>()));
+  Policy::Tiers::validate(config);
+  GuessesOf<Policy>::type::validate(config);
+  config.extras.check(std::string(type_name<typename Policy::Tiers>()));
   return model;
 }
 
@@ -221,6 +224,7 @@ struct EngineParts {
   std::unique_ptr<StepRunner> runner;
   Blocks blocks;
   ObserverMaker<Blocks> observer;
+  std::unique_ptr<StepObserver> guesses;  ///< null if nothing guesses
   WeightsHash weights;
   std::shared_ptr<const Pooler> label_head{};  ///< null if the model has none
   CoreConfig core;
@@ -235,6 +239,7 @@ template <class Model, class Policy, class Blocks>
                                              const std::optional<RandomWeights>& weights,
                                              const EngineConfig& config) {
   using Tiers = typename Policy::Tiers;
+  using Guesses = typename GuessesOf<Policy>::type;
   const std::int64_t max_model_len = choose_max_model_len(config, max_context_length(model));
   const Checkpoint files = checkpoint_of(config);
   const Checkpoint* const checkpoint = weights ? nullptr : &files;
@@ -255,7 +260,8 @@ template <class Model, class Policy, class Blocks>
           "', which is of a classifier,")(files, model.hidden_size);
   }
   const BackendTraits backend = RunnerMakerOf<Model, Policy>::traits();
-  const BatchConfig batch = choose_batch_config(config, backend.default_batched_tokens);
+  BatchConfig batch = choose_batch_config(config, backend.default_batched_tokens);
+  batch.max_num_logits = Guesses::num_logits(config, batch);
   auto runner = needing_memory("the weights and the buffers of steps", config, [&] {
     return RunnerMakerOf<Model, Policy>::make(
         model, choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
@@ -275,6 +281,7 @@ template <class Model, class Policy, class Blocks>
   auto observer = Tiers::template observer<Blocks>(
       {.config = config, .runner = *runner, .keeps_prefixes = blocks.keeps_prefixes()},
       [&] { return kv_identity<Policy>(model, *runner, hash); });
+  auto guesses = Guesses::observer({config, model.vocab_size, max_model_len, batch});
   if (text.tokenizer && head_of(model) == ModelHead::tokens &&
       std::vector<TokenId>(model.eos_token_ids).empty())
     files.warn(
@@ -286,6 +293,7 @@ template <class Model, class Policy, class Blocks>
           .runner = std::move(runner),
           .blocks = std::move(blocks),
           .observer = std::move(observer),
+          .guesses = std::move(guesses),
           .weights = hash,
           .label_head = std::move(label_head),
           .core = {.batch = batch, .vocab_size = model.vocab_size, .overlap = overlap}};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,12 @@ class StepObserver {
 
   /// `request` has ended.
   virtual void forget(const Request& /*request*/) noexcept {}
+
+  /// A step is about to be planned. Where no other is under way, may set `guesses` of the sequences
+  /// that run. Returns whether the results of the step under way are to be awaited first.
+  [[nodiscard]] virtual bool prepare(std::span<Sequence* const> /*running*/, bool /*is_behind*/) {
+    return false;
+  }
 
   /// The scheduler has begun the step.
   virtual void begin(const StepPlan& /*plan*/, std::uint64_t /*number*/) {}
