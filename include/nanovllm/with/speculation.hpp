@@ -1,0 +1,10 @@
+#pragma once
+/// Speculative decoding: `Guesses = DraftedBy<…>` in a policy. Drafters guess the tokens that come
+/// next, a step checks several at once, and every request gets the tokens that it gets without.
+
+#include "nanovllm/with/speculation/config.hpp"
+#include "nanovllm/with/speculation/draft_length.hpp"
+#include "nanovllm/with/speculation/drafted_by.hpp"
+#include "nanovllm/with/speculation/drafter.hpp"
+#include "nanovllm/with/speculation/drafting_observer.hpp"
+#include "nanovllm/with/speculation/ngram_drafter.hpp"
