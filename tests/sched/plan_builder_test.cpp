@@ -177,3 +177,65 @@ TEST_CASE("a block that several beams hold must be copied by all but the last to
   StepPlan plan = builder.finish();
   check_blocks(plan, blocks);
 }
+
+TEST_CASE("guesses of a decode get what the plan leaves of tokens, rows and blocks",
+          "[plan_builder]") {
+  Blocks blocks(6, true);
+  const auto s = running(blocks, 1, iota(6), 1);  // 5 tokens computed, in 2 blocks
+  const auto chunk = running(blocks, 2, iota(4, 50), 4);
+  s->guesses = {20, 21, 22, 23, 24};
+  const std::vector<Sequence*> queue{s.get(), chunk.get()};
+  const WaitingQueue waiting;
+  SchedulerView view{queue, waiting};
+  const auto plan_of = [&](std::int32_t chunk_tokens) {
+    PlanBuilder<Blocks> builder(view, blocks);
+    REQUIRE(builder.extend(*s, 1) == 1);
+    builder.extend(*chunk, chunk_tokens);
+    const StepPlan plan = builder.finish();
+    REQUIRE(plan.num_decodes == 1);
+    const PlannedSequence& p = plan.sequences[0];
+    REQUIRE(p.rows == RowUses{{RowKind::draw, 5, p.end - 5}});
+    std::int32_t num_tokens = 0;
+    for (const PlannedSequence& each : plan.sequences) num_tokens += each.num_tokens();
+    REQUIRE(plan.num_tokens == num_tokens);
+    return p.end - 6;  // guesses
+  };
+  CHECK(plan_of(0) == 5);
+  SECTION("tokens: chunks have theirs first") {
+    view.max_tokens = 7;
+    CHECK(plan_of(0) == 5);
+    CHECK(plan_of(4) == 2);
+    view.max_tokens = 5;
+    CHECK(plan_of(4) == 0);
+  }
+  SECTION("rows of logits: each sequence has one first") {
+    view.max_logits = 4;
+    CHECK(plan_of(0) == 2);
+    view.max_logits = 2;
+    CHECK(plan_of(0) == 0);
+  }
+  SECTION("blocks: what no sequence is promised") {
+    std::vector<BlockId> taken;
+    const auto take = [&](int count) {
+      for (int i = 0; i < count; ++i) taken.push_back(blocks.allocate().value());
+    };
+    take(1);
+    CHECK(plan_of(0) == 2);  // 3 free, 1 and 2 promised: to the end of its last block
+    take(3);
+    CHECK(plan_of(0) == 2);
+  }
+  SECTION("length: its last token is never computed") {
+    s->max_total_tokens = 9;
+    CHECK(plan_of(0) == 2);
+    s->max_total_tokens = 7;
+    CHECK(plan_of(0) == 0);
+  }
+  SECTION("none where tokens are not known, or nothing is drawn") {
+    s->is_chosen = true;
+    CHECK(plan_of(0) == 0);
+    s->is_chosen = false;
+    s->tokens.pop_back();
+    s->pending.push(0, 1);
+    CHECK(plan_of(0) == 0);
+  }
+}

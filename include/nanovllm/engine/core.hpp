@@ -55,8 +55,7 @@ class EngineCore {
   EngineCore& operator=(const EngineCore&) = delete;
   ~EngineCore() { shut_down(); }
 
-  /// Waits for the steps under way and ends all requests with FinishReason::abort: the engine takes
-  /// no more, and steps do nothing.
+  /// Waits for the steps under way and ends all requests with FinishReason::abort, for good.
   void shut_down() noexcept;
 
   /// One step, without the callbacks: its events are in the queue. Returns whether there was
@@ -94,7 +93,6 @@ class EngineCore {
   }
   [[nodiscard]] const StepRunner& runner() const { return *runner_; }
   [[nodiscard]] StepRunner& runner() { return *runner_; }
-  [[nodiscard]] std::int64_t vocab_size() const { return vocab_size_; }
   [[nodiscard]] std::int32_t capacity_tokens() const { return scheduler_.capacity_tokens(); }
   [[nodiscard]] std::int32_t num_kv_blocks() const { return scheduler_.blocks().num_blocks(); }
 
@@ -191,7 +189,6 @@ class EngineCore {
     if (inbox_.publish(stats_, has_work())) inbox_.show_blocks(map_blocks(scheduler_.blocks()));
   }
 
-  const std::int64_t vocab_size_;
   const std::size_t max_under_way_;
   Inbox& inbox_;
   mutable std::mutex mutex_;  // guards everything below
@@ -212,17 +209,16 @@ EngineCore<Scheduling, Blocks, Preemption>::EngineCore(std::unique_ptr<StepRunne
                                                        const CoreConfig& config, Blocks blocks,
                                                        const ObserverMaker<Blocks>& observers,
                                                        Inbox& inbox, EventQueue& events)
-    : vocab_size_(config.vocab_size),
-      max_under_way_(config.overlap ? 2 : 1),
+    : max_under_way_(config.overlap ? 2 : 1),
       inbox_(inbox),
       runner_(std::move(runner)),
       scheduler_(config.batch, std::move(blocks)),
       observers_(observers(*runner_, scheduler_.blocks())),
       requests_(scheduler_, inbox, events, observers_),
-      launcher_(*runner_, Blocks::block_size(), vocab_size_, config.batch.num_logits(),
+      launcher_(*runner_, Blocks::block_size(), config.vocab_size, config.batch.num_logits(),
                 inbox.latencies()),
       steps_(*runner_, scheduler_, launcher_, requests_, observers_),
-      delivery_(vocab_size_, events, inbox.latencies()) {
+      delivery_(config.vocab_size, events, inbox.latencies()) {
   publish_stats();
 }
 

@@ -177,9 +177,11 @@ EngineBody<Model, Policy>::EngineBody(Config model, std::optional<RandomWeights>
       on_generate_(config.on_generate) {
   auto parts = make_parts<Model, Policy, Blocks>(model_, weights, config);
   needing_memory("the queues", config, [&] {
-    const ObserverMaker<Blocks> observers = [&parts](StepRunner& runner, Blocks& blocks) {
+    const ObserverMaker<Blocks> observers = [&](StepRunner& runner, Blocks& blocks) {
       StepObservers all = parts.observer(runner, blocks);
-      if (parts.guesses) all.add(std::move(parts.guesses));
+      if (auto guesses = GuessesOf<Policy>::type::observer(
+              {config, parts.core.vocab_size, parts.max_model_len, parts.core.batch}))
+        all.add(std::move(guesses));
       return all;
     };
     core_.emplace(std::move(parts.runner), parts.core, std::move(parts.blocks), observers, inbox_,

@@ -22,7 +22,6 @@
 #include "nanovllm/engine/compiled.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/no_guesses.hpp"
-#include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/model_name.hpp"
@@ -70,8 +69,7 @@ void pass_on_warnings(const EngineConfig& config);
 [[nodiscard]] BatchConfig choose_batch_config(const EngineConfig& config, int default_tokens);
 
 /// `model` as the ranks of an engine divide it: a config may have `divide(extras)`, which reads
-/// settings of its own. Throws ConfigError for those that neither this nor the policy's Tiers or
-/// Guesses read.
+/// settings of its own. Throws ConfigError for those that nothing of the policy reads.
 template <class Policy, class ModelConfig>
 [[nodiscard]] ModelConfig divided_model(ModelConfig model, const EngineConfig& config) {
   if constexpr (requires { model.divide(config.extras); }) model.divide(config.extras);
@@ -224,7 +222,6 @@ struct EngineParts {
   std::unique_ptr<StepRunner> runner;
   Blocks blocks;
   ObserverMaker<Blocks> observer;
-  std::unique_ptr<StepObserver> guesses;  ///< null if nothing guesses
   WeightsHash weights;
   std::shared_ptr<const Pooler> label_head{};  ///< null if the model has none
   CoreConfig core;
@@ -239,17 +236,15 @@ template <class Model, class Policy, class Blocks>
                                              const std::optional<RandomWeights>& weights,
                                              const EngineConfig& config) {
   using Tiers = typename Policy::Tiers;
-  using Guesses = typename GuessesOf<Policy>::type;
   const std::int64_t max_model_len = choose_max_model_len(config, max_context_length(model));
   const Checkpoint files = checkpoint_of(config);
   const Checkpoint* const checkpoint = weights ? nullptr : &files;
   TextSide text;
   if (checkpoint != nullptr) {
     text = TextSide::load(files, text_hints_of<Model>(), config.chat_template);
-    if constexpr (requires { model.eos_token_ids = std::vector<TokenId>(); }) {
+    if constexpr (requires { model.eos_token_ids = std::vector<TokenId>(); })
       model.eos_token_ids =
           find_end_tokens(files, text, std::move(model.eos_token_ids), model.vocab_size);
-    }
     check_checkpoint_size(model, files);
   }
   std::shared_ptr<const Pooler> label_head;
@@ -261,7 +256,7 @@ template <class Model, class Policy, class Blocks>
   }
   const BackendTraits backend = RunnerMakerOf<Model, Policy>::traits();
   BatchConfig batch = choose_batch_config(config, backend.default_batched_tokens);
-  batch.max_num_logits = Guesses::num_logits(config, batch);
+  batch.max_num_logits = GuessesOf<Policy>::type::num_logits(config, batch);
   auto runner = needing_memory("the weights and the buffers of steps", config, [&] {
     return RunnerMakerOf<Model, Policy>::make(
         model, choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
@@ -281,7 +276,6 @@ template <class Model, class Policy, class Blocks>
   auto observer = Tiers::template observer<Blocks>(
       {.config = config, .runner = *runner, .keeps_prefixes = blocks.keeps_prefixes()},
       [&] { return kv_identity<Policy>(model, *runner, hash); });
-  auto guesses = Guesses::observer({config, model.vocab_size, max_model_len, batch});
   if (text.tokenizer && head_of(model) == ModelHead::tokens &&
       std::vector<TokenId>(model.eos_token_ids).empty())
     files.warn(
@@ -293,7 +287,6 @@ template <class Model, class Policy, class Blocks>
           .runner = std::move(runner),
           .blocks = std::move(blocks),
           .observer = std::move(observer),
-          .guesses = std::move(guesses),
           .weights = hash,
           .label_head = std::move(label_head),
           .core = {.batch = batch, .vocab_size = model.vocab_size, .overlap = overlap}};

@@ -32,14 +32,12 @@ struct BlockStats {
 };
 
 /// The state of a pool of `num_blocks` blocks: reference counts, the free list, and which blocks
-/// the prefix cache has. It deals in block ids only and never touches the pool's memory. Not
-/// thread-safe.
+/// the prefix cache has. It deals in block ids and touches no memory. Not thread-safe.
 ///
 /// A block is *in use* (reference count ≥ 1) or *free*. When tokens of a sequence are computed,
 /// their blocks are *published*: the prefix cache may enter them, and `match` then finds them, also
 /// when they are free, until they are reused. Free blocks that the cache does not have are reused
-/// first, the last one freed before the others; then the cache evicts the block that is worth
-/// least.
+/// first, the last one freed before the others; then the cache evicts the one worth least.
 ///
 /// @tparam kBlockSize  tokens a block.
 /// @tparam Cache       a PrefixCacheLike.
@@ -141,8 +139,7 @@ class BlockManager {
     for_each_block(match, [this](BlockId block) { take(block); });
   }
 
-  /// Takes a free block with one reference to it, or nothing if there is none. Its old contents are
-  /// forgotten.
+  /// Takes a free block with one reference to it, or nothing if there is none; forgets what it has.
   [[nodiscard]] std::optional<BlockId> allocate() noexcept {
     return take_free_block([](BlockId) {});
   }

@@ -1,6 +1,7 @@
 #pragma once
 /// How much one step may carry.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -20,10 +21,12 @@ struct BatchConfig {
   /// their common prefix that the prefix cache does not have; 0: it always is. A small number saves
   /// computing, a large one saves the sequence a step.
   std::int32_t prefix_wait_tokens = 0;
-  /// Rows of logits of a step, ≥ max_num_seqs, which it is where unset. Guesses take what is left.
+  /// Rows of logits of a step, if more than max_num_seqs. Guesses take what sequences leave.
   std::optional<std::int32_t> max_num_logits{};
 
-  [[nodiscard]] std::int32_t num_logits() const { return max_num_logits.value_or(max_num_seqs); }
+  [[nodiscard]] std::int32_t num_logits() const {
+    return std::max(max_num_seqs, max_num_logits.value_or(0));
+  }
 };
 
 /// Throws ConfigError naming the first field out of range.
@@ -33,9 +36,6 @@ inline void validate(const BatchConfig& config) {
   check<ConfigError>(config.max_num_batched_tokens >= config.max_num_seqs,
                      "max_num_batched_tokens must be >= max_num_seqs = ", config.max_num_seqs,
                      ", got ", config.max_num_batched_tokens);
-  check<ConfigError>(config.num_logits() >= config.max_num_seqs,
-                     "max_num_logits must be >= max_num_seqs = ", config.max_num_seqs, ", got ",
-                     config.num_logits());
   check<ConfigError>(config.prefix_wait_tokens >= 0, "prefix_wait_tokens must be >= 0, got ",
                      config.prefix_wait_tokens);
 }

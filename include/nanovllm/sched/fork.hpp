@@ -65,7 +65,7 @@ struct Fork {
     will_be = will_be || at->arrival < s.arrival;
   }
   // One that was preempted does not wait again: it has a place among those before it.
-  fork.must_wait = will_be && s.num_generated_tokens() == 0 && most > 0;
+  fork.must_wait = will_be && s.num_tokens() == s.num_prompt_tokens && most > 0;
   return fork;
 }
 

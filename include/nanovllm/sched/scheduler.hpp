@@ -37,8 +37,7 @@ namespace nanovllm {
 /// scheduler.commit(plan, outcomes);      // publishes, gives tokens, finishes and frees
 /// ```
 ///
-/// Each of these calls happens completely or not at all: when one throws, queues, sequences and
-/// blocks are as they were before it.
+/// Each of these calls happens completely or not at all: when one throws, nothing has changed.
 ///
 /// A second step may be scheduled and begun before the first is committed, so that it is ready when
 /// the first has been computed. `begin` counts a step's tokens as computed and gives every sequence
@@ -50,9 +49,8 @@ namespace nanovllm {
 /// Blocks change hands at once, even those that a step under way still writes to: **steps must be
 /// computed in the order in which they began**, so the next holder of a block writes to it later.
 ///
-/// Sequences whose tokens are chosen have a class of their own: Choices. Who keeps blocks for
-/// sequences to come is a BlockOwner: `owners`. What is kept outside of the pool is the block
-/// manager's, see Outside.
+/// Sequences whose tokens are chosen are for Choices, blocks that are kept for sequences to come
+/// for a BlockOwner (`owners`), and what is kept outside of the pool for Outside.
 ///
 /// Sequences belong to the caller and must stay where they are from `add` until they are finished
 /// and every step that has them is committed or cancelled. Between those calls only the scheduler
@@ -220,7 +218,6 @@ class Scheduler {
   [[nodiscard]] std::int64_t num_preemptions() const { return states_.num_preemptions(); }
   /// Times that the prefix cache threw when it was told of computed tokens.
   [[nodiscard]] std::int64_t num_failed_inserts() const { return states_.num_failed_inserts(); }
-  [[nodiscard]] const Preemption& preemption() const { return preemption_; }
   [[nodiscard]] const BatchConfig& config() const { return config_; }
   [[nodiscard]] const Blocks& blocks() const { return states_.blocks(); }
   [[nodiscard]] Blocks& blocks() { return states_.blocks(); }

@@ -17,8 +17,7 @@
 namespace nanovllm {
 
 /// The samples that steps under way draw for one sequence: each a row of its own step's logits,
-/// oldest first. There are at most two steps, and those of a step follow each other, so nothing
-/// is allocated.
+/// oldest first. There are at most two steps, each with rows in a run, so nothing is allocated.
 class PendingTokens {
  public:
   /// The newest step draws from rows [first, first + count) for the sequence.
@@ -84,8 +83,7 @@ struct alignas(64) Sequence {
   /// is one of those that begin after the first choice.
   bool awaits_choice = false;
   RowKind output = RowKind::draw;         ///< what its last token's row is for: *draw*, or *hidden*
-  std::int32_t num_computed_tokens = 0;   ///< K and V of tokens [0, n) are in the cache, or will be
-                                          ///< when the steps under way are done
+  std::int32_t num_computed_tokens = 0;   ///< K and V of [0, n) are there after steps under way
   std::int32_t num_published_tokens = 0;  ///< that the prefix cache has been told of
   std::int32_t num_guesses = 0;           ///< of `guesses`, those that the step under way checks
   /// Rows that are still to be scored: of all tokens but the prompt's last, or of none, at first.
@@ -97,14 +95,12 @@ struct alignas(64) Sequence {
   Sequence* earlier_waiting = nullptr;  ///< neighbours in the waiting queue
   Sequence* later_waiting = nullptr;
   PrefixMemo prefix_memo{};  ///< affects only time
-  /// Sequences that were made with the same prompt form a ring: samples of one request. They must
-  /// live as long as this one. Null if there is no other.
+  /// Samples of one request form a ring. All must live as long as this one. Null: no other.
   Sequence* next_sibling = nullptr;
 
-  /// A parked sequence with which this one shares its beginning, and to which it leaves its blocks.
-  /// Must live as long as this one. Null if there is none.
+  /// A parked sequence, its beginning, to which it leaves its blocks. Must live as long as this
+  /// one. Null if there is none.
   Sequence* continues = nullptr;
-
   KeptTokens kept{};                   ///< while it waits
   std::vector<TokenId> guesses{};      ///< of what follows its tokens, for its next step to check
   std::int32_t num_cached_tokens = 0;  ///< taken from the prefix cache on first admission
@@ -119,13 +115,9 @@ struct alignas(64) Sequence {
   }
   /// Known and pending ones.
   [[nodiscard]] std::int32_t num_tokens() const { return num_known_tokens() + pending.size(); }
-  [[nodiscard]] std::int32_t num_generated_tokens() const {
-    return num_tokens() - num_prompt_tokens;
-  }
   [[nodiscard]] bool has_pending_token() const { return !pending.empty(); }
-  /// Between two calls of the scheduler's `begin`: whether the step under way draws several tokens
-  /// for it, of which it may keep fewer, or its next token is not chosen yet. No
-  /// other step can have it before its tokens are known.
+  /// Whether the step under way draws several tokens for it, of which it may keep fewer, or its
+  /// next token is not chosen yet: no other step can have it before its tokens are known.
   [[nodiscard]] bool is_unsettled() const {
     return pending.size() > 1 || awaits_choice || (is_chosen && !pending.empty());
   }

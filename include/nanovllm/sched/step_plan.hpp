@@ -56,8 +56,7 @@ struct StepPlan {
   std::vector<BlockCopy> copies_down{};
   /// Within the pool. No block is source of one and target of another.
   std::vector<BlockCopy> block_copies{};
-  /// From outside: of sequences that are admitted. None of these sources is a target of
-  /// `copies_down`.
+  /// From outside: of sequences that are admitted. No source is a target of `copies_down`.
   std::vector<BlockCopy> copies_up{};
 
   [[nodiscard]] bool empty() const { return sequences.empty(); }
@@ -66,10 +65,8 @@ struct StepPlan {
 /// What a sequence gained in a step.
 struct StepOutcome {
   Sequence* sequence = nullptr;
-  /// Appended to the sequence: 1 to the number of rows that draw. If fewer, the
-  /// others were computed for nothing.
-  /// None for one that awaits the choice among all candidates then (Choices::apply), and for
-  /// one that gave its hidden state.
+  /// Appended to the sequence: 1 to the number of rows that draw. If fewer, the others were
+  /// computed for nothing. None for one that awaits a choice then, or gave its hidden state.
   std::span<const TokenId> tokens{};
   FinishReason finish_reason = FinishReason::none;  ///< other than none: it is done with the last
 };

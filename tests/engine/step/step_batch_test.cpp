@@ -382,6 +382,39 @@ TEST_CASE("a sequence may give several rows of logits, after each other", "[step
   CHECK(*tokens.at(4) == TokenSource::sampled(6));
 }
 
+TEST_CASE("guesses after a decode are rows where there are rows, else a chunk", "[step_inputs]") {
+  Sequence s;
+  s.tokens = {1, 2, 3, 4};
+  s.guesses = {7, 8};
+  s.num_guesses = 2;
+  s.pending.push(0, 3);
+  s.block_table = {9, 5};
+  StepPlan plan;
+  plan.sequences.push_back({.sequence = &s, .begin = 3, .end = 6, .rows = {{RowKind::draw, 3, 3}}});
+  plan.num_decodes = 1;
+  plan.num_tokens = 3;
+  HostSamplingBatch sampling;
+  for (int i = 0; i < 3; ++i) append_sample(sampling, {});
+  for (const std::int32_t max_rows : {3, 2}) {
+    StepInputs inputs({}, max_rows);
+    inputs.build(plan, kBlock, sampling);
+    const std::byte* base = inputs.bytes().data();
+    const ForwardFields<PackedOf>& packed = inputs.fields().forward;
+    CHECK(list_of(array_at<std::int32_t>(base, packed.kv_lens)) ==
+          (max_rows == 3 ? std::vector<std::int32_t>{4, 5, 6} : std::vector<std::int32_t>{6}));
+    CHECK(inputs.num_decodes() == (max_rows == 3 ? 3 : 0));
+    CHECK(inputs.has_chunk_rows() == (max_rows == 3));
+    CHECK(list_of(array_at<std::int32_t>(base, packed.positions)) ==
+          std::vector<std::int32_t>{3, 4, 5});
+    CHECK(list_of(array_at<std::int32_t>(base, packed.logit_rows)) ==
+          std::vector<std::int32_t>{0, 1, 2});
+    const auto tokens = array_at<TokenSource>(base, packed.tokens);
+    CHECK(*tokens.at(0) == TokenSource::known(4));
+    CHECK(*tokens.at(1) == TokenSource::known(7));
+    CHECK(*tokens.at(2) == TokenSource::known(8));
+  }
+}
+
 TEST_CASE("copies of blocks that depend on their order are refused", "[copy_blocks]") {
   const auto error_of = [](std::vector<BlockCopy> copies) -> std::string {
     try {

@@ -183,7 +183,8 @@ EngineConfig random_config(Random& random, const std::filesystem::path& disk) {
   config.prefix_caching = !random.one_in(4);
   config.prefix_wait_tokens = random.one_in(2) ? 8 : 0;
   config.extras.set(HostKv{KvSize::blocks(1 + static_cast<int>(random.below(30)))});
-  if (random.one_in(3)) config.extras.set(DiskKv{.path = disk, .min_tokens = 8});
+  if (config.prefix_caching && random.one_in(3))
+    config.extras.set(DiskKv{.path = disk, .min_tokens = 8});
   config.extras.set(
       SpeculativeConfig{.method = kAllMethods[random.below(std::size(kAllMethods))],
                         .num_speculative_tokens = 1 + static_cast<std::int32_t>(random.below(8)),

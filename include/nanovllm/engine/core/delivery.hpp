@@ -168,7 +168,8 @@ NANOVLLM_INLINE void Delivery::accept_draws(RequestSequence& sequence, const Ste
   for (std::int64_t i = first; i < first + count && is_as_guessed && reason == FinishReason::none;
        ++i) {
     const TokenId token = *results.tokens.at(i);
-    is_as_guessed = sequence.is_as_guessed(static_cast<std::size_t>(i - first), token);
+    is_as_guessed =
+        sequence.ahead.is_as_guessed(sequence, static_cast<std::size_t>(i - first), token);
     drawn_.push_back(token);
     try {
       std::optional<TokenLogprobs> logprobs;

@@ -31,18 +31,15 @@ class StepObserver {
 
   /// Before requests are taken from the inbox. Calls `admit` for those that were delayed and need
   /// no longer wait.
-  /// @param oldest  the number of the oldest step under way, 0 for none.
-  /// @param newest  and of the newest.
+  /// @param oldest, newest  numbers of the steps under way, 0 for none.
   virtual void poll(std::uint64_t /*oldest*/, std::uint64_t /*newest*/, const Admit& /*admit*/) {}
 
   /// Whether `request`, which is new, is kept from the scheduler for now.
   [[nodiscard]] virtual bool holds_back(Request& /*request*/, std::uint64_t /*newest*/) {
     return false;
   }
-
   /// Whether any request is delayed now.
   [[nodiscard]] virtual bool is_waiting() const { return false; }
-
   /// `request` has ended.
   virtual void forget(const Request& /*request*/) noexcept {}
 

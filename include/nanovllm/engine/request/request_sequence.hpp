@@ -15,6 +15,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/request/output.hpp"
+#include "nanovllm/engine/request/rules_ahead.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sampling/resolve.hpp"
@@ -127,32 +128,15 @@ class RequestSequence : public Sequence {
   }
   /// Where its tokens were marked last, see MarkSlots.
   std::optional<std::int32_t> mark_slot{};
+  RulesAhead ahead{};
 
-  /// Adds to `mask` what that draw must not give. After guesses, the calls of a step are in the
-  /// order of positions.
+  /// Adds to `mask` what that draw must not give. Calls of a step are in the order of positions.
   void process(std::int32_t position, TokenMask& mask) {
     if (!has_processors_) return;
     if (is_chosen) return process_anew(position, mask);
-    processors_before(position).process(position - num_prompt_tokens, mask);
-  }
-
-  /// A step begins to ask for the rules of its rows.
-  void begin_rows() { num_ruled_guesses_ = num_guesses; }
-  /// There are no rules for the draw of token `position`: the step checks the guesses before the
-  /// last one before it. Returns false if there are none before it.
-  [[nodiscard]] bool end_rows(std::int32_t position) {
-    const std::int32_t num_ahead = position - num_known_tokens();
-    if (num_guesses == 0 || num_ahead <= 0) return false;
-    num_ruled_guesses_ = num_ahead - 1;
-    return true;
-  }
-  /// Whether the step may give token `position`, if guesses before it are right.
-  [[nodiscard]] bool has_row(std::int32_t position) const {
-    return num_guesses == 0 || position - num_known_tokens() <= num_ruled_guesses_;
-  }
-  /// Whether guess `i` of the step is `token`, and the step may give the one after it.
-  [[nodiscard]] bool is_as_guessed(std::size_t i, TokenId token) const {
-    return std::cmp_less(i, num_ruled_guesses_) && guesses[i] == token;
+    const SequenceProcessors& all =
+        reads_tokens_ ? ahead.before(*this, position, *processors_) : *processors_;
+    all.process(position - num_prompt_tokens, mask);
   }
 
   /// Most likely tokens to report with every token; -1 for no log-probabilities at all.
@@ -180,16 +164,6 @@ class RequestSequence : public Sequence {
   [[nodiscard]] Completion take_completion() noexcept { return std::move(completion_); }
 
  private:
-  /// In the state in which token `position` is drawn. Throws what a processor does that is told of
-  /// a guess.
-  [[nodiscard]] const SequenceProcessors& processors_before(std::int32_t position) {
-    const std::int32_t num_ahead = reads_tokens_ ? position - num_known_tokens() : 0;
-    if (num_ahead <= 0) return *processors_;
-    if (num_ahead == 1) processors_ahead_ = processors_->fork();  // the next call is for 2
-    processors_ahead_->accept(guesses[static_cast<std::size_t>(num_ahead) - 1]);
-    return *processors_ahead_;
-  }
-
   [[nodiscard]] LogitsProcessorSetup processor_setup(const SamplingParams& params) const;
   /// The same where tokens are chosen, and may be another's after each step: new processors are
   /// made and given them.
@@ -222,9 +196,7 @@ class RequestSequence : public Sequence {
   bool stop_string_found_ = false;
   Clock::time_point last_token_at_{};
   Clock::duration longest_gap_{};
-  std::int32_t num_ruled_guesses_ = 0;
   std::unique_ptr<SequenceProcessors> processors_;
-  std::unique_ptr<SequenceProcessors> processors_ahead_;  ///< have taken guesses, too
   const SequenceTerms& terms_;
   Completion completion_;
   Clock::time_point first_token_at_{};

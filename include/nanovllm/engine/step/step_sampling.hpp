@@ -187,7 +187,7 @@ NANOVLLM_INLINE void StepSampling::fill(const StepPlan& plan, std::vector<Fault>
   slots_.begin_step();
   for (const PlannedSequence& planned : plan.sequences) {
     RequestSequence& sequence = RequestSequence::of(*planned.sequence);
-    sequence.begin_rows();
+    sequence.ahead.begin_rows(sequence);
     for (const RowUse& use : planned.rows.all()) {
       if (use.kind == RowKind::score) fill_scores(sequence, use);
       if (use.kind != RowKind::draw) continue;
@@ -204,13 +204,13 @@ NANOVLLM_INLINE void StepSampling::fill_draw(RequestSequence& sequence, std::int
     lists_edited_.back() = true;
   }
   if (sequence.has_rules() && sequence.status != SequenceStatus::finished &&
-      sequence.has_row(position)) {
+      sequence.ahead.has_row(sequence, position)) {
     const std::size_t num_banned = rows_.banned.values.size();
     const std::size_t num_bits = edits_.masks.size();
     try {
       fill_rules(sequence, position);
     } catch (...) {
-      if (!sequence.end_rows(position))
+      if (!sequence.ahead.end_rows(sequence, position))
         faults.emplace_back(&sequence.request(), std::current_exception());
       rows_.banned.values.resize(num_banned);
       edits_.masks.resize(num_bits);

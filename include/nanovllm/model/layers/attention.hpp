@@ -23,8 +23,7 @@ class NormRope {
   using Weight = typename Context::Weight;
 
  public:
-  /// `fill(MatrixView<float> table)` writes the table, [max_model_len, head_dim]: cosines, then
-  /// sines.
+  /// `fill(MatrixView<float>)` writes the table, [max_model_len, head_dim]: cosines, then sines.
   template <class Fill>
   NormRope(const Context& context, std::int64_t max_model_len, std::int64_t head_dim, float eps,
            const Fill& fill)
@@ -37,8 +36,7 @@ class NormRope {
     context.backend.upload(table.data(), table_.data(), table.size());
   }
 
-  /// What a layer does to the heads of q and k, by its weights and the step's positions, and where
-  /// k and v go.
+  /// What a layer does to heads of q and k, by weights and positions, and where k and v go.
   template <class Batch>
   [[nodiscard]] QkNormRope<Weight> of(VectorView<const Weight> q_norm,
                                       VectorView<const Weight> k_norm, const Batch& in) const {
@@ -60,8 +58,7 @@ class NormRope {
 /// Attention with any number of query heads for each KV head. `Heads` is the `HeadShape` that the
 /// model's type gives.
 ///
-/// `Batch` has the members of a `ForwardBatch`: decodes are in rows [0, num_decodes), prompt chunks
-/// after them.
+/// `Batch` has the members of a `ForwardBatch`: decodes in rows [0, num_decodes), then chunks.
 template <class Context, class Heads = HeadShape<>>
 class PagedAttention {
   using A = typename Context::Activation;

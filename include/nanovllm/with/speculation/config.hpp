@@ -12,8 +12,8 @@
 
 namespace nanovllm {
 
-/// One of `EngineConfig::extras`, for policies whose `Guesses` are DraftedBy. The names are those of
-/// vLLM's `--speculative-config`.
+/// One of `EngineConfig::extras`, for policies whose `Guesses` are DraftedBy. The names are those
+/// of vLLM's `--speculative-config`.
 struct SpeculativeConfig {
   static constexpr std::int32_t kMaxTokens = 63;
 

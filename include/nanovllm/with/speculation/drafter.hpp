@@ -29,8 +29,8 @@ struct DraftRequest {
   std::span<const TokenId> tokens{};  ///< all: the prompt and what was generated; at least one
   std::int32_t num_prompt_tokens = 0;
   std::int32_t max_tokens = 0;  ///< most to draft, ≥ 1
-  /// Of the draft before, those that were drawn: they follow the tokens of that call, and after them
-  /// there is at least one more.
+  /// Of the draft before, those that were drawn: they follow the tokens of that call, and after
+  /// them there is at least one more.
   std::int32_t num_accepted = 0;
 };
 
@@ -51,17 +51,17 @@ class Drafter {
   Drafter& operator=(const Drafter&) = delete;
   virtual ~Drafter() = default;
 
-  /// Drafts for each of `requests` into the draft of its place, which is empty: none to `max_tokens`
-  /// tokens. What is longer is cut, and a draft ends before the first token that does not exist.
-  /// What it throws costs the step its drafts, and nothing else.
+  /// Drafts for each of `requests` into the draft of its place, which is empty: none to
+  /// `max_tokens` tokens. What is longer is cut, and a draft ends before the first token that does
+  /// not exist. What it throws costs the step its drafts, and nothing else.
   virtual void propose(std::span<const DraftRequest> requests, std::span<Draft> drafts) = 0;
 
   /// The sequence is not asked for again.
   virtual void forget(std::uint64_t /*sequence*/) noexcept {}
 };
 
-/// A type for DraftedBy: a Drafter that is made from a DraftSetup, throwing ConfigError or LoadError,
-/// and has a name for `SpeculativeConfig::method`.
+/// A type for DraftedBy: a Drafter that is made from a DraftSetup, throwing ConfigError or
+/// LoadError, and has a name for `SpeculativeConfig::method`.
 template <class D>
 concept DrafterLike =
     std::derived_from<D, Drafter> && std::constructible_from<D, const DraftSetup&> && requires {

@@ -21,8 +21,8 @@ namespace nanovllm {
 
 /// Asks a Drafter before each step, and counts what the step makes of its drafts. A step either
 /// drafts, and is planned when all tokens are known, or drafts for none and may be planned while
-/// another is computed: not some of its sequences so and others so, for these would then be computed
-/// in turn, each at the price of a whole step.
+/// another is computed. If some of its sequences waited and others did not, the two would be
+/// computed in turn, each at the price of a whole step.
 class DraftingObserver final : public StepObserver {
  public:
   /// @param options  num_speculative_tokens ≥ 1.
