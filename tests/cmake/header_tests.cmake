@@ -268,7 +268,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 set(checked_pages README how_it_works/block_tables how_it_works/radix_tree how_it_works/steps policies
-  sessions logits_processors structured_output chat_parsers serving adding_a_model quantization)
+  sessions speculation logits_processors structured_output chat_parsers serving adding_a_model quantization)
 foreach(page IN LISTS checked_pages)
   add_test(NAME headers/docs_${page} COMMAND "${headers_folder}/check_docs.sh"
     "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}/docs/${page}.md" ${our_flags} ${other_flags}
