@@ -531,6 +531,32 @@ struct Wrong : DefaultPolicy {
 inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
 }  // namespace draws_misspelt
 
+// ---- Guesses ----
+
+namespace guesses_no_type {
+// says: nanovllm: the policy's Guesses must be a public type
+struct Wrong : DefaultPolicy {
+  static constexpr int Guesses = 1;
+};
+inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
+}  // namespace guesses_no_type
+
+namespace guesses_without_an_observer {
+// says: nanovllm: the policy's Guesses must have static validate(config), num_logits(config, batch)
+struct Wrong : DefaultPolicy {
+  using Guesses = Nothing;
+};
+inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
+}  // namespace guesses_without_an_observer
+
+namespace guesses_misspelt {
+// says: name is almost that of the slot 'Guesses'
+struct Wrong : DefaultPolicy {
+  using Gueses = NoGuesses;
+};
+inline std::string run() { return Engine<Fairytale, Wrong>({}).describe(); }
+}  // namespace guesses_misspelt
+
 // ---- By way of make_engine ----
 
 namespace made_engine {

@@ -7,4 +7,5 @@
 #include "nanovllm/with/speculation/drafted_by.hpp"
 #include "nanovllm/with/speculation/drafter.hpp"
 #include "nanovllm/with/speculation/drafting_observer.hpp"
+#include "nanovllm/with/speculation/model_drafter.hpp"
 #include "nanovllm/with/speculation/ngram_drafter.hpp"

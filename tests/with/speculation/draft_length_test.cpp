@@ -21,6 +21,7 @@ struct Machine {
   std::int32_t num_sequences = 1;
   double rate = 0.7;
   double share = 1;
+  std::int32_t num_rows = 2048;
 };
 
 struct Run {
@@ -45,7 +46,7 @@ Run run(const Machine& machine, std::int32_t max, bool adaptive = true, int num_
   Run out;
   double tokens = 0, seconds = 0, owed_accepted = 0, owed_drafted = 0;
   for (int i = 0; i < num_steps; ++i) {
-    const std::int32_t k = length.choose(sequences, 0);
+    const std::int32_t k = length.choose(sequences, 0, machine.num_rows);
     std::int64_t rows = machine.num_sequences;
     for (Acceptance& one : all) {
       tokens += 1;
@@ -124,7 +125,13 @@ TEST_CASE("a fixed length is always the same", "[draft_length]") {
   CHECK(with.num_steps.size() == 1);
   CHECK(with.usual() == 3);
   const DraftLength length(3, false);
-  CHECK(length.choose({}, 4) == 0);
+  CHECK(length.choose({}, 4, 100) == 0);
+  const Acceptance one;
+  const std::vector<const Acceptance*> four(4, &one);
+  CHECK(length.choose(four, 2, 100) == 3);
+  CHECK(length.choose(four, 2, 15) == 2);
+  CHECK(length.choose(four, 2, 7) == 1);  // of one sequence
+  CHECK(length.choose(four, 2, 6) == 0);
 }
 
 TEST_CASE("times between two that were measured are on a line", "[draft_length]") {

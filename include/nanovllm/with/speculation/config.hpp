@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/kv/kv_config.hpp"
 
 namespace nanovllm {
 
@@ -21,6 +22,9 @@ struct SpeculativeConfig {
   std::string method{};
   /// Files of a drafter that has some.
   std::filesystem::path model{};
+  /// The KV pool of `ModelDrafter`; unset: as an engine chooses it. On a GPU it has what the target
+  /// leaves.
+  std::optional<KvSize> model_kv_size{};
   /// Most tokens that are drafted for a sequence in a step, [0, 63]; 0 turns drafting off.
   std::int32_t num_speculative_tokens = 5;
   /// Of `NgramDrafter`: tokens of the longest and of the shortest suffix that is looked up, ≥ 1. If

@@ -9,6 +9,8 @@
 #include <optional>
 #include <span>
 
+#include "nanovllm/with/speculation/config.hpp"
+
 namespace nanovllm {
 
 /// How well one request's drafts do, averaged over its last steps.
@@ -106,19 +108,24 @@ class StepSeconds {
 /// for. Now and then a step does what it would not, so that both are known as they are.
 class DraftLength {
  public:
-  /// @param max       most tokens, ≥ 1.
+  /// @param max       most tokens, in [1, SpeculativeConfig::kMaxTokens].
   /// @param adaptive  false: it is `max` always.
   DraftLength(std::int32_t max, bool adaptive) : max_(max), adaptive_(adaptive) {}
 
   /// @param sequences  those that may be drafted for.
   /// @param num_others  sequences that get one token each in any case.
+  /// @param num_rows    most rows of the step.
   [[nodiscard]] std::int32_t choose(std::span<const Acceptance* const> sequences,
-                                    std::size_t num_others) const {
-    if (sequences.empty()) return 0;
-    if (!adaptive_) return max_;
+                                    std::size_t num_others, std::int32_t num_rows) const {
+    const auto room = num_rows - static_cast<std::int32_t>(sequences.size() + num_others);
+    if (sequences.empty() || room <= 0) return 0;
+    // Where there is not a row for each, some get one.
+    const std::int32_t most =
+        std::clamp(room / static_cast<std::int32_t>(sequences.size()), 1, max_);
+    if (!adaptive_) return most;
     const auto num_plain = static_cast<double>(sequences.size() + num_others);
     if (!plain_.knows(num_plain)) return 0;
-    const std::int32_t best = best_of(sequences, num_plain);
+    const std::int32_t best = best_of(sequences, num_plain, most);
     if (num_since_probe_ < probe_after_) return best;
     return best > 0 ? 0 : 1;
   }
@@ -149,20 +156,23 @@ class DraftLength {
  private:
   static constexpr std::int32_t kLeastBetween = 16, kMostBetween = 512;
 
-  [[nodiscard]] std::int32_t best_of(std::span<const Acceptance* const> sequences,
-                                     double num_plain) const {
+  [[nodiscard]] std::int32_t best_of(std::span<const Acceptance* const> sequences, double num_plain,
+                                     std::int32_t most) const {
     const double rate = all_.rate(0.7), share = all_.share(1);
+    std::array<double, SpeculativeConfig::kMaxTokens + 1> more{};  // tokens than the one before
+    double drafted = 0;                                            // of one token each
+    for (const Acceptance* one : sequences) {
+      const double a = one->rate(rate), own = one->share(share);
+      drafted += own;
+      double likely = own;
+      for (std::int32_t k = 1; k <= most; ++k) more[static_cast<std::size_t>(k)] += likely *= a;
+    }
     const std::optional<double> plain = plain_.at(num_plain);
-    double best = num_plain / *plain;
+    double best = num_plain / *plain, tokens = num_plain;
     std::int32_t length = 0;
-    for (std::int32_t k = 1; k <= max_; ++k) {
-      double tokens = num_plain, rows = num_plain;
-      for (const Acceptance* one : sequences) {
-        const double a = std::min(one->rate(rate), 0.999), drafted = one->share(share);
-        tokens += drafted * a * (1 - std::pow(a, k)) / (1 - a);
-        rows += drafted * k;
-      }
-      const double speed = tokens / *drafting_.at(rows, plain, num_plain);
+    for (std::int32_t k = 1; k <= most; ++k) {
+      tokens += more[static_cast<std::size_t>(k)];
+      const double speed = tokens / *drafting_.at(num_plain + k * drafted, plain, num_plain);
       if (speed > best) best = speed, length = k;
     }
     return length;

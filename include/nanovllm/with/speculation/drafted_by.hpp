@@ -57,7 +57,7 @@ struct DraftedBy {
                             .max_model_len = setup.max_model_len,
                             .max_num_seqs = setup.batch.max_num_seqs};
     return std::make_unique<DraftingObserver>(make<First, Others...>(drafts), options,
-                                              setup.vocab_size);
+                                              setup.vocab_size, setup.batch);
   }
 
  private:

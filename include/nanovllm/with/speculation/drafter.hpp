@@ -9,6 +9,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/with/speculation/config.hpp"
 
 namespace nanovllm {
@@ -32,6 +33,8 @@ struct DraftRequest {
   /// Of the draft before, those that were drawn: they follow the tokens of that call, and after
   /// them there is at least one more.
   std::int32_t num_accepted = 0;
+  /// How the token after `tokens` is drawn, without penalties and rules.
+  SamplingRow sampling{};
 };
 
 /// What may follow a sequence's tokens: a chain, the likeliest token after another.

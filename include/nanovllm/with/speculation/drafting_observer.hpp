@@ -12,6 +12,7 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/request/request_sequence.hpp"
+#include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/with/speculation/config.hpp"
 #include "nanovllm/with/speculation/draft_length.hpp"
@@ -27,7 +28,7 @@ class DraftingObserver final : public StepObserver {
  public:
   /// @param options  num_speculative_tokens ≥ 1.
   DraftingObserver(std::unique_ptr<Drafter> drafter, const SpeculativeConfig& options,
-                   std::int64_t vocab_size);
+                   std::int64_t vocab_size, const BatchConfig& batch);
 
   [[nodiscard]] bool prepare(std::span<Sequence* const> running, bool is_behind) override;
   void commit(const StepPlan& plan, std::uint64_t number) noexcept override;
@@ -54,6 +55,7 @@ class DraftingObserver final : public StepObserver {
 
   std::unique_ptr<Drafter> drafter_;
   const std::int64_t vocab_size_;
+  const std::int32_t max_rows_;  // of a step of decodes
   DraftLength length_;
   std::unordered_map<std::uint64_t, Drafted> drafted_;  // by owner_id
   SpeculationStats stats_;
@@ -82,9 +84,11 @@ namespace nanovllm {
 
 NANOVLLM_INLINE DraftingObserver::DraftingObserver(std::unique_ptr<Drafter> drafter,
                                                    const SpeculativeConfig& options,
-                                                   std::int64_t vocab_size)
+                                                   std::int64_t vocab_size,
+                                                   const BatchConfig& batch)
     : drafter_(std::move(drafter)),
       vocab_size_(vocab_size),
+      max_rows_(std::min(batch.num_logits(), batch.max_num_batched_tokens)),
       length_(options.num_speculative_tokens, options.adaptive) {
   stats_.accepted_by_position.resize(static_cast<std::size_t>(options.num_speculative_tokens));
 }
@@ -119,7 +123,7 @@ NANOVLLM_INLINE std::int32_t DraftingObserver::choose_length(std::span<Sequence*
   } catch (...) {  // no memory
     return 0;
   }
-  return length_.choose(candidates_, running.size() - candidates_.size());
+  return length_.choose(candidates_, running.size() - candidates_.size(), max_rows_);
 }
 
 NANOVLLM_INLINE void DraftingObserver::propose(std::span<Sequence* const> running) {
@@ -136,7 +140,8 @@ NANOVLLM_INLINE void DraftingObserver::propose(std::span<Sequence* const> runnin
          .tokens = s->tokens,
          .num_prompt_tokens = s->num_prompt_tokens,
          .max_tokens = std::min(length_under_way_, s->max_total_tokens - s->num_tokens() - 1),
-         .num_accepted = std::exchange(drafted.num_accepted, 0)});
+         .num_accepted = std::exchange(drafted.num_accepted, 0),
+         .sampling = RequestSequence::of(*s).sampling_row(s->num_tokens())});
   }
   if (drafts_.size() < requests_.size()) drafts_.resize(requests_.size());
   for (Draft& draft : drafts_) draft.tokens.clear();
