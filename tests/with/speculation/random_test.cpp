@@ -135,6 +135,14 @@ void check_same(const Completion& got, const Completion& expected) {
     CHECK((got.logprobs[i] == expected.logprobs[i]));
 }
 
+/// What an error ends, and when of several samples, depends on the steps that they are in.
+void check_same_error(const Output& got, const Output& expected, bool is_one) {
+  CHECK(got.error == expected.error);
+  const std::vector<TokenId>&a = got.token_ids, &b = expected.token_ids;
+  if (is_one) CHECK(a == b);
+  CHECK(std::equal(a.begin(), a.begin() + std::min(std::ssize(a), std::ssize(b)), b.begin()));
+}
+
 void check_same(const Output& got, const Output& expected) {
   CHECK(got.error == expected.error);
   check_same(static_cast<const Completion&>(got), static_cast<const Completion&>(expected));
@@ -221,11 +229,17 @@ void check_round(Random& random, TestEngine& engine, const Work& work, TestEngin
   for (bool goes_on = true; goes_on || num_submitted < ids.size();) {
     while (num_submitted < ids.size() && random.one_in(2)) {
       const std::size_t i = num_submitted++;
-      ids[i] = engine.submit(work.prompts[i], work.params[i], [&heard, i](const TokenEvent& event) {
+      const auto hear = [&heard, i](const TokenEvent& event) {
         if (event.sample == 0 && event.token != nullptr) heard[i].tokens.push_back(*event.token);
         if (event.sample == 0) heard[i].text += event.text;
         if (event.output != nullptr) heard[i].output = *event.output;
-      });
+      };
+      try {
+        ids[i] = engine.submit(work.prompts[i], work.params[i], hear);
+      } catch (const RequestError& error) {
+        heard[i].output = Output{};
+        heard[i].output->error = error.what();
+      }
     }
     goes_on = engine.step();
     engine.check_invariants();
@@ -247,6 +261,8 @@ void check_round(Random& random, TestEngine& engine, const Work& work, TestEngin
     if (i == aborted && got.finish_reason == FinishReason::abort) {
       CHECK(got.token_ids.size() <= expected.token_ids.size());
       CHECK(std::equal(got.token_ids.begin(), got.token_ids.end(), expected.token_ids.begin()));
+    } else if (!expected.error.empty()) {
+      check_same_error(got, expected, expected.alternatives.empty() && is_streamed);
     } else {
       check_same(got, expected);
     }

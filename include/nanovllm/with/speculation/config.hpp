@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/extras.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 
 namespace nanovllm {
@@ -50,6 +51,9 @@ struct SpeculativeConfig {
     check<ConfigError>(lookup_min() >= 1 && lookup_min() <= lookup_max(),
                        "SpeculativeConfig: prompt_lookup_min must be in [1, prompt_lookup_max = ",
                        lookup_max(), "], got ", lookup_min());
+  }
+  [[nodiscard]] Extras::Numbers shared() const {
+    return {{"num_speculative_tokens", num_speculative_tokens}};
   }
   [[nodiscard]] std::string unread() const {
     if (num_speculative_tokens == 0) return {};
