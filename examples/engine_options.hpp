@@ -17,6 +17,7 @@
 
 #include "command_line.hpp"
 #include "number_formats.hpp"
+#include "speculation_options.hpp"
 
 namespace nanovllm::examples {
 
@@ -24,6 +25,7 @@ struct EngineOptions {
   std::string model;
   std::string device = "auto";
   NumberFormats formats;
+  SpeculationOptions speculation;
   int tensor_parallel = 1;
   bool expert_parallel = false;
   int expert_tensor_parallel = 1;
@@ -58,6 +60,7 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
   app.add_option("--save-quantized", options.formats.save_quantized,
                  "directory that is made and keeps the integers of --quantization as a checkpoint, "
                  "for --model of later runs");
+  add_speculation_options(app, options.speculation);
   app.add_option("--tp", options.tensor_parallel,
                  "tensor-parallel ranks: GPUs or shares of the CPU")
       ->check(CLI::PositiveNumber)
@@ -114,6 +117,8 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
       .on_load = load_progress_line(),
       .on_warning = warning_lines()};
   if (options.disable_custom_all_reduce) config.extras.set(PeerOptions{.max_bytes = 0});
+  if (const auto speculation = speculative_config(options.speculation))
+    config.extras.set(*speculation);
   if (options.num_threads != 0) config.num_threads = options.num_threads;
   if (options.max_num_batched_tokens != 0)
     config.max_num_batched_tokens = options.max_num_batched_tokens;

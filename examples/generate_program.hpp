@@ -5,7 +5,6 @@
 
 #include <nanovllm/full_policy.hpp>
 #include <nanovllm/with/any/all_models.hpp>
-#include <nanovllm/with/any/make_engine.hpp>
 
 #include <unistd.h>
 
@@ -26,6 +25,7 @@
 #include "command_line.hpp"
 #include "engine_options.hpp"
 #include "number_formats.hpp"
+#include "open_engine.hpp"
 #include "processes.hpp"
 
 namespace nanovllm::examples {
@@ -74,8 +74,7 @@ template <class Models, class Float32Policy, class Bfloat16Policy>
 std::unique_ptr<nvllm::AnyEngine> make(const GenerateOptions& options, nvllm::EngineConfig config) {
   const NumberFormats& formats = options.engine.formats;
   return with_formats<Float32Policy, Bfloat16Policy>(formats, [&]<class Policy>() {
-    save_weights<Policy>(formats, config);
-    return nvllm::make_engine<Models, WithProcesses<Policy>>(std::move(config));
+    return open_engine<Models, Policy>(formats, std::move(config));
   });
 }
 

@@ -2,14 +2,13 @@
 /// The engine of `serve`, for any list of models. In a .cu file there are GPUs as well.
 
 #include <nanovllm/full_policy.hpp>
-#include <nanovllm/with/any/make_engine.hpp>
 
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "../number_formats.hpp"
-#include "../processes.hpp"
+#include "../open_engine.hpp"
 
 namespace nanovllm::examples {
 
@@ -20,8 +19,7 @@ template <class Models>
                                                    const NumberFormats& formats,
                                                    EngineConfig config) {
   const auto make = [&]<class Policy>() {
-    save_weights<Policy>(formats, config);
-    return nanovllm::make_engine<Models, WithProcesses<Policy>>(std::move(config));
+    return open_engine<Models, Policy>(formats, std::move(config));
   };
 #if defined(__CUDACC__)
   const auto has_gpu = [] {

@@ -15,6 +15,7 @@ class CudaBackend;
 class Nccl;
 class PeerMemory;
 struct DiskTier;
+struct DraftsOnDemand;
 struct VocabShards;
 
 /// bfloat16 on CUDA devices. What is not here is as in `DefaultPolicy`.
@@ -31,12 +32,15 @@ struct CudaPolicy : DefaultPolicy {
   static constexpr KvConfig kv{.block_size = 64};
 };
 
-/// `CudaPolicy` with all tiers, and sums over ranks through the memory of peers. An engine of it
-/// needs full_policy.hpp.
+/// `CudaPolicy` with all tiers and drafters, and sums over ranks through the memory of peers. An
+/// engine of it needs full_policy.hpp.
 struct CudaFullPolicy : CudaPolicy {
   using Tiers = DiskTier;
 #if __has_include(<nccl.h>)
   using Communicator = PeerMemory;
+#endif
+#if __has_include("nanovllm/with/speculation.hpp")
+  using Guesses = DraftsOnDemand;
 #endif
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 /// Policies with everything that an engine can do in one process: the pool in host memory, the
-/// files below it, and tensor-parallel ranks in threads, as far as these wings are there. Costs
-/// compile time; `DefaultPolicy` has none of it. On a GPU it is `CudaFullPolicy`, which
-/// cuda_policy.hpp names.
+/// files below it, tensor-parallel ranks in threads, and drafters where a SpeculativeConfig is set,
+/// as far as these wings are there. Costs compile time; `DefaultPolicy` has none of it. On a GPU it
+/// is `CudaFullPolicy`, which cuda_policy.hpp names.
 
 #include "nanovllm/cpu.hpp"
 #include "nanovllm/engine.hpp"
@@ -11,13 +11,16 @@
 #if __has_include("nanovllm/with/shards.hpp")
 #include "nanovllm/with/shards/step_sampler.hpp"
 #endif
+#if __has_include("nanovllm/with/speculation.hpp")
+#include "nanovllm/with/speculation/drafts_on_demand.hpp"
+#endif
 #if __has_include("nanovllm/with/tiers.hpp")
 #include "nanovllm/with/tiers/disk_tier.hpp"
 #endif
 
 namespace nanovllm {
 
-/// `DefaultPolicy` with all tiers and ranks: bfloat16 on the CPU.
+/// `DefaultPolicy` with all tiers, ranks and drafters: bfloat16 on the CPU.
 struct FullPolicy : DefaultPolicy {
   using Ranks = ThreadRanks;
 #if __has_include("nanovllm/with/tiers.hpp")
@@ -25,6 +28,9 @@ struct FullPolicy : DefaultPolicy {
 #endif
 #if __has_include("nanovllm/with/shards.hpp")
   using Draws = VocabShards;
+#endif
+#if __has_include("nanovllm/with/speculation.hpp")
+  using Guesses = DraftsOnDemand;
 #endif
 };
 

@@ -116,6 +116,7 @@ struct HttpCounters {
 #include "nanovllm/version.hpp"
 #include "nanovllm/with/moe/expert_load.hpp"
 #include "nanovllm/with/sessions/options.hpp"
+#include "nanovllm/with/speculation/config.hpp"
 #include "nanovllm/with/tiers/options.hpp"
 
 namespace nanovllm::serve {
@@ -283,6 +284,19 @@ inline constexpr StatMetric<std::int64_t, SessionStats> kSessionMetrics[] = {
      &SessionStats::num_blocks},
 };
 
+inline constexpr StatMetric<std::int64_t, SpeculationStats> kSpeculationMetrics[] = {
+    {"vllm:spec_decode_num_drafts_total", "counter", "Drafts that steps checked, one a sequence.",
+     &SpeculationStats::num_drafts},
+    {"vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens of these drafts.",
+     &SpeculationStats::num_drafted},
+    {"vllm:spec_decode_num_accepted_tokens_total", "counter", "Of them, tokens that were drawn.",
+     &SpeculationStats::num_accepted},
+    {"nanovllm:spec_decode_steps_total", "counter", "Steps that checked drafts.",
+     &SpeculationStats::num_steps},
+    {"nanovllm:spec_decode_failures_total", "counter", "Times that the drafter threw.",
+     &SpeculationStats::num_failed},
+};
+
 inline constexpr StatMetric<double> kSecondMetrics[] = {
     {"nanovllm:prefill_seconds_total", "counter",
      "Time spent waiting for the results of steps, the share of prompts.",
@@ -310,6 +324,17 @@ void write_stats(PrometheusWriter& out, const Stats& stats, const Metrics& metri
     out.single(name, type, help, stats.*member);
 }
 
+/// Nothing of an engine that does not draft.
+NANOVLLM_SERVE_INLINE void write_speculation(PrometheusWriter& out, const SpeculationStats& stats) {
+  const std::vector<std::int64_t>& by_position = stats.accepted_by_position;
+  if (by_position.empty()) return;
+  write_stats(out, stats, kSpeculationMetrics);
+  out.family("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+             "Accepted tokens by their position in the draft.");
+  for (std::size_t i = 0; i < by_position.size(); ++i)
+    out.sample(by_position[i], {{"position", std::to_string(i)}});
+}
+
 NANOVLLM_SERVE_INLINE void write_engine_metrics(PrometheusWriter& out, const EngineStats& stats,
                                                 const Latencies& latencies, const Health& health) {
   write_stats(out, stats, kCountMetrics);
@@ -317,6 +342,7 @@ NANOVLLM_SERVE_INLINE void write_engine_metrics(PrometheusWriter& out, const Eng
   write_stats(out, stats.of<HostKvStats>(), kHostMetrics);
   write_stats(out, stats.of<DiskKvStats>(), kDiskMetrics);
   write_stats(out, stats.of<SessionStats>(), kSessionMetrics);
+  write_speculation(out, stats.of<SpeculationStats>());
   const std::int64_t num_used = stats.num_kv_blocks - stats.num_free_kv_blocks;
   out.single("vllm:kv_cache_usage_perc", "gauge", "Share of the KV pool in use; 1 is all of it.",
              stats.num_kv_blocks > 0

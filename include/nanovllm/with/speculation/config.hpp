@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +15,9 @@
 #include "nanovllm/kv/kv_config.hpp"
 
 namespace nanovllm {
+
+class AnyEngine;
+struct EngineConfig;
 
 /// One of `EngineConfig::extras`, for policies whose `Guesses` are DraftedBy. The names are those
 /// of vLLM's `--speculative-config`.
@@ -35,6 +40,8 @@ struct SpeculativeConfig {
   /// Each step drafts as many tokens, 0 included, as give most tokens a second, by measured times
   /// of steps (DraftLength). False: num_speculative_tokens always.
   bool adaptive = true;
+  /// Of policies with `DraftsOnDemand`: makes the engine of `model`.
+  std::function<std::unique_ptr<AnyEngine>(const EngineConfig&)> make_engine{};
 
   [[nodiscard]] std::int32_t lookup_max() const {
     return prompt_lookup_max.value_or(prompt_lookup_min.value_or(5));

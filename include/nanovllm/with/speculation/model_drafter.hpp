@@ -33,12 +33,15 @@ class ModelDrafter final : public Drafter {
 
   /// Throws LoadError, and ConfigError where the tokenizers differ.
   explicit ModelDrafter(const DraftSetup& setup)
-      : engine_(EngineConfig{.model = setup.options.model,
-                             .device = setup.engine.device,
-                             .num_threads = setup.engine.num_threads,
-                             .max_num_seqs = setup.max_num_seqs,
-                             .kv_size = setup.options.model_kv_size,
-                             .overlap = false}) {
+      : engine_(
+            EngineConfig{.model = setup.options.model,
+                         .extras = {SpeculativeConfig{.num_speculative_tokens = 0,
+                                                      .make_engine = setup.options.make_engine}},
+                         .device = setup.engine.device,
+                         .num_threads = setup.engine.num_threads,
+                         .max_num_seqs = setup.max_num_seqs,
+                         .kv_size = setup.options.model_kv_size,
+                         .overlap = false}) {
     if (setup.engine.model.empty() && !setup.engine.checkpoint) return;  // noise for weights
     const auto target = Tokenizer::from_checkpoint(checkpoint_of(setup.engine)).encode(kProbe);
     const auto& own = engine_.text().tokenizer;

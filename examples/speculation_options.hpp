@@ -1,0 +1,123 @@
+#pragma once
+/// `--speculative-config` and its short forms: what drafts tokens, in vLLM's terms.
+
+#include <nanovllm/core/error.hpp>
+#include <nanovllm/engine/engine_config.hpp>
+#include <nanovllm/io/json_fields.hpp>
+#include <nanovllm/io/json_values.hpp>
+#include <nanovllm/kv/kv_config.hpp>
+#include <nanovllm/with/speculation/config.hpp>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "command_line.hpp"
+
+namespace nanovllm::examples {
+
+struct SpeculationOptions {
+  std::string config;         ///< a JSON object; empty: none
+  std::string method, model;  ///< the short forms of its members; empty: not given
+  std::optional<int> num_tokens;
+};
+
+namespace detail {
+
+inline const std::vector<std::string> kSpeculativeMethods = {"ngram", "draft_model"};
+
+}  // namespace detail
+
+inline void add_speculation_options(CLI::App& app, SpeculationOptions& options) {
+  CLI::Option* const config = app.add_option(
+      "--speculative-config", options.config,
+      "speculative decoding, as a JSON object of method (ngram or draft_model), model, "
+      "num_speculative_tokens, prompt_lookup_max, prompt_lookup_min, adaptive and model_kv_blocks");
+  app.add_option("--speculative-method", options.method, "the same method without JSON")
+      ->check(one_of(detail::kSpeculativeMethods))
+      ->excludes(config);
+  app.add_option("--speculative-model", options.model, "the same model: a directory or GGUF file")
+      ->excludes(config);
+  app.add_option("--speculative-tokens", options.num_tokens,
+                 "the same num_speculative_tokens: tokens drafted for a sequence at the most")
+      ->check(CLI::Range(0, SpeculativeConfig::kMaxTokens))
+      ->excludes(config);
+}
+
+namespace detail {
+
+/// One member of the JSON object. Throws ConfigError.
+inline void read_speculative_member(const std::string& key, const Json& value,
+                                    SpeculativeConfig& out) {
+  const std::string path = "--speculative-config: " + key;
+  const auto integer = [&](std::int64_t low, std::int64_t high) {
+    return integer_at(value, path, low, high);
+  };
+  const auto positive = [&] {
+    return static_cast<std::int32_t>(integer(1, std::numeric_limits<std::int32_t>::max()));
+  };
+  if (key == "method") {
+    out.method = string_at(value, path);
+    check<ConfigError>(
+        std::ranges::find(kSpeculativeMethods, out.method) != kSpeculativeMethods.end(), path, ": ",
+        expected_one_of(kSpeculativeMethods, out.method));
+  } else if (key == "model") {
+    out.model = string_at(value, path);
+  } else if (key == "num_speculative_tokens") {
+    out.num_speculative_tokens =
+        static_cast<std::int32_t>(integer(0, SpeculativeConfig::kMaxTokens));
+  } else if (key == "prompt_lookup_max") {
+    out.prompt_lookup_max = positive();
+  } else if (key == "prompt_lookup_min") {
+    out.prompt_lookup_min = positive();
+  } else if (key == "adaptive") {
+    if (!value.is_boolean()) wrong_field(path, "true or false", value);
+    out.adaptive = value.get<bool>();
+  } else if (key == "model_kv_blocks") {
+    out.model_kv_size = KvSize::blocks(integer(1, std::numeric_limits<std::int32_t>::max()));
+  } else {
+    const std::vector<std::string> keys = {"method",
+                                           "model",
+                                           "num_speculative_tokens",
+                                           "prompt_lookup_max",
+                                           "prompt_lookup_min",
+                                           "adaptive",
+                                           "model_kv_blocks"};
+    throw ConfigError("--speculative-config: a key: " + expected_one_of(keys, key));
+  }
+}
+
+}  // namespace detail
+
+/// What the options ask for; none: no speculation. Throws ConfigError, or FieldError, that names
+/// what was expected and what came.
+[[nodiscard]] inline std::optional<SpeculativeConfig> speculative_config(
+    const SpeculationOptions& options) {
+  const auto& [text, method, model, num_tokens] = options;
+  if (text.empty() && method.empty() && model.empty() && !num_tokens) return {};
+  SpeculativeConfig out{.method = method, .model = model};
+  if (num_tokens) out.num_speculative_tokens = *num_tokens;
+  if (!text.empty()) {
+    const Json json = parse_json_object<ConfigError>(text, "--speculative-config");
+    for (const auto& [key, value] : json.items()) detail::read_speculative_member(key, value, out);
+  }
+  if (out.method.empty()) out.method = out.model.empty() ? "ngram" : "draft_model";
+  const bool has_model = out.method == "draft_model";
+  check<ConfigError>(!has_model || !out.model.empty(),
+                     "speculative method draft_model: expected a model, a directory or GGUF file, "
+                     "and none was given");
+  check<ConfigError>(has_model || (out.model.empty() && !out.model_kv_size),
+                     "speculative method ngram: model and model_kv_blocks are for draft_model",
+                     out.model.empty() ? "" : concat(", got model '", out.model.string(), "'"));
+  check<ConfigError>(!has_model || (!out.prompt_lookup_max && !out.prompt_lookup_min),
+                     "speculative method draft_model: prompt_lookup_max and prompt_lookup_min are "
+                     "for ngram");
+  out.validate();
+  return out;
+}
+
+}  // namespace nanovllm::examples
