@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # From a fresh clone to streamed text:
 #
-#   bash examples/quickstart.sh [--quantize int8|int4] ["prompt"] [option]...
+#   bash examples/quickstart.sh [--quantize int8|int4 | --speculate] ["prompt"] [option]...
 #
 # Installs what is missing (Debian, Ubuntu), builds one example into build/quickstart and runs it
 # with the model of this repository. The lines after the text are the speed in tokens per second and
 # the settings that it was drawn with; options change them: --temperature X, --seed N, --max-tokens N
 # and the other fields of SamplingParams. With --quantize the weights are kept in integers of so many
-# bits, on the CPU.
+# bits; with --speculate tokens are drafted from what came before, and the tale is told without drafts,
+# too, to compare. Both are on the CPU.
 set -euo pipefail
 
 case ${1:-} in
@@ -29,13 +30,17 @@ fi
 
 build=build/quickstart
 program=quickstart
+if [ "${1:-}" = --speculate ]; then
+  program=speculative
+  shift
+fi
 options=(-DCMAKE_BUILD_TYPE=Release -DNANOVLLM_BUILD_TESTS=OFF -DNANOVLLM_CUDA=OFF)
 
 install_packages "${library_packages[@]}" libcli11-dev
 # The CUDA build of the example, where there is one, a GPU and a compiler for it.
 if [ -n "$format" ]; then
   program=quantized
-elif [ -f examples/quickstart.cu ] && has_gpu && find_nvcc; then
+elif [ "$program" = quickstart ] && [ -f examples/quickstart.cu ] && has_gpu && find_nvcc; then
   build=build/quickstart-cuda
   program=quickstart_cuda
   options=(-DCMAKE_BUILD_TYPE=Release -DNANOVLLM_BUILD_TESTS=OFF -DNANOVLLM_CUDA=ON

@@ -23,6 +23,7 @@
 #include "nanovllm/version.hpp"
 #include "nanovllm/with/moe/expert_load.hpp"
 #include "nanovllm/with/sessions/options.hpp"
+#include "nanovllm/with/speculation/config.hpp"
 #include "nanovllm/with/tiers/options.hpp"
 
 using namespace nanovllm;
@@ -302,6 +303,28 @@ TEST_CASE("experts have metrics where a model has experts", "[metrics]") {
   CHECK(value_of(families, "nanovllm:expert_tokens_total", {{"expert", "2"}}) == 11);
   CHECK(families.at("nanovllm:expert_tokens_total").samples.size() == 3);
   CHECK(value_of(families, "nanovllm:expert_balancedness") == Approx(8. / 19));
+}
+
+TEST_CASE("drafts have vLLM's metrics where an engine drafts", "[metrics]") {
+  EngineStats stats = some_stats();
+  CHECK(prometheus_text(stats, {}, {}, {}, "m").find("spec_decode") == std::string::npos);
+  stats.extras.set(SpeculationStats{.num_steps = 5,
+                                    .num_drafts = 7,
+                                    .num_drafted = 20,
+                                    .num_accepted = 9,
+                                    .num_failed = 1,
+                                    .accepted_by_position = {6, 2, 1}});
+  const Families families = PrometheusParser(prometheus_text(stats, {}, {}, {}, "m")).parse();
+  CHECK(value_of(families, "vllm:spec_decode_num_drafts_total") == 7);
+  CHECK(value_of(families, "vllm:spec_decode_num_draft_tokens_total") == 20);
+  CHECK(value_of(families, "vllm:spec_decode_num_accepted_tokens_total") == 9);
+  CHECK(value_of(families, "nanovllm:spec_decode_steps_total") == 5);
+  CHECK(value_of(families, "nanovllm:spec_decode_failures_total") == 1);
+  const std::string by_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+  CHECK(value_of(families, by_position, {{"position", "0"}}) == 6);
+  CHECK(value_of(families, by_position, {{"position", "1"}}) == 2);
+  CHECK(value_of(families, by_position, {{"position", "2"}}) == 1);
+  CHECK(families.at(by_position).samples.size() == 3);
 }
 
 namespace {

@@ -1016,6 +1016,61 @@ class SettingsTest(unittest.TestCase):
         self.assertRegex(lines[1], r"^memory +\d+ MiB in use; cpu, .* KV blocks")
         self.assertIn("Scheduling", self.start("-v").log())
 
+    def test_speculation_keeps_every_answer(self):
+        requests = [
+            {"prompt": "the king and the queen, the king and the queen, the king", "temperature": 0},
+            {"prompt": "Once upon a time", "temperature": 0.9, "seed": 7},
+            {"prompt": "Once upon a time", "temperature": 0.7, "seed": 8, "n": 2, "stop": "the"},
+            {"prompt": "one two one two one two", "temperature": 0.5, "seed": 9, "logprobs": 2,
+             "repetition_penalty": 1.1}]
+
+        def answers(server):
+            out = []
+            for request in requests:
+                body = json.dumps({"max_tokens": 48, "ignore_eos": True, **request}).encode()
+                status, _, reply = server.ask("POST", "/v1/completions", body)
+                self.assertEqual(status, 200, reply)
+                out.append(json.loads(reply)["choices"])
+            return out
+
+        plain = self.start()
+        expected = answers(plain)
+        self.assertNotIn(b"spec_decode", plain.get("/metrics")[2])
+        ngram = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 5, ' \
+                '"prompt_lookup_min": 1, "adaptive": false}'
+        small = json.dumps({"method": "draft_model", "model": MODEL, "num_speculative_tokens": 3,
+                            "model_kv_blocks": 200, "adaptive": False})
+        for config in (ngram, small):
+            server = self.start("--speculative-config", config)
+            self.assertEqual(answers(server), expected, config)
+            count = lambda name, **labels: server.metric(f"vllm:spec_decode_num_{name}_total", **labels)
+            drafted, accepted = count("draft_tokens"), count("accepted_tokens")
+            self.assertGreater(count("drafts"), 0)
+            self.assertGreaterEqual(drafted, count("drafts"))
+            self.assertGreater(accepted, 0)
+            self.assertLessEqual(accepted, drafted)
+            by_position = [count("accepted_tokens_per_pos", position=i) for i in range(4)]
+            self.assertEqual((sum(by_position), by_position[3]), (accepted, 0))
+            self.assertEqual(sorted(by_position, reverse=True), by_position)
+            self.assertEqual(server.stop(), (0, "invariants hold\n"))
+        short = self.start("--speculative-method", "ngram", "--speculative-tokens", "2")
+        self.assertEqual(answers(short), expected)
+        off = self.start("--speculative-tokens", "0")
+        self.assertEqual(answers(off), expected)
+        self.assertNotIn(b"spec_decode", off.get("/metrics")[2])
+
+    def test_speculation_that_cannot_be_is_refused(self):
+        for arguments, said in (
+                (["--speculative-config", "[]"], "expected a JSON object, got array"),
+                (["--speculative-config", '{"method": "eagle"}'], "expected ngram or draft_model, got 'eagle'"),
+                (["--speculative-config", '{"num_speculative_tokens": -2}'], "must be an integer in [0, 63], got -2"),
+                (["--speculative-config", '{"tokens": 2}'], "got 'tokens'"),
+                (["--speculative-method", "draft_model"], "expected a model"),
+                (["--speculative-model", "/nonexistent"], "/nonexistent")):
+            done = subprocess.run([SERVE, "--model", MODEL, *arguments], capture_output=True, timeout=DEADLINE)
+            self.assertGreater(done.returncode, 0, arguments)
+            self.assertIn(said, done.stderr.decode())
+
     def test_a_log_that_nobody_reads(self):
         reader, writer = os.pipe()
         self.addCleanup(os.close, reader)

@@ -1,0 +1,121 @@
+// `--speculative-config` and its short forms: what they set, and what is refused.
+
+#include "../../examples/speculation_options.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::examples;
+
+namespace {
+
+std::optional<SpeculativeConfig> config_of(const std::string& json) {
+  return speculative_config({.config = json});
+}
+
+/// What CLI11 makes of a command line; throws its errors.
+std::optional<SpeculativeConfig> parsed(std::vector<std::string> arguments) {
+  CLI::App app;
+  SpeculationOptions options;
+  add_speculation_options(app, options);
+  std::ranges::reverse(arguments);  // as CLI11 takes them
+  app.parse(arguments);
+  return speculative_config(options);
+}
+
+}  // namespace
+
+TEST_CASE("nothing is drafted unless it is asked for", "[examples]") {
+  CHECK_FALSE(speculative_config({}));
+  CHECK_FALSE(parsed({}));
+}
+
+TEST_CASE("vLLM's JSON of n-grams is read", "[examples]") {
+  const auto config = config_of(
+      R"({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 5,
+          "prompt_lookup_min": 2})");
+  REQUIRE(config);
+  CHECK(config->method == "ngram");
+  CHECK(config->num_speculative_tokens == 3);
+  CHECK(config->lookup_max() == 5);
+  CHECK(config->lookup_min() == 2);
+  CHECK(config->adaptive);
+  CHECK(config_of("{}")->method == "ngram");
+  CHECK(config_of("{}")->num_speculative_tokens == 5);
+  CHECK_FALSE(config_of(R"({"adaptive": false})")->adaptive);
+}
+
+TEST_CASE("vLLM's JSON of a draft model is read", "[examples]") {
+  const auto config =
+      config_of(R"({"model": "small", "num_speculative_tokens": 4, "model_kv_blocks": 100})");
+  REQUIRE(config);
+  CHECK(config->method == "draft_model");  // since there is a model
+  CHECK(config->model == "small");
+  CHECK(config->num_speculative_tokens == 4);
+  REQUIRE(config->model_kv_size);
+  CHECK(to_text(*config->model_kv_size) == to_text(KvSize::blocks(100)));
+}
+
+TEST_CASE("short forms are the members of the JSON", "[examples]") {
+  CHECK(parsed({"--speculative-config", R"({"num_speculative_tokens": 2})"})
+            ->num_speculative_tokens == 2);
+  CHECK(parsed({"--speculative-tokens", "7"})->num_speculative_tokens == 7);
+  CHECK(parsed({"--speculative-tokens", "7"})->method == "ngram");
+  CHECK(parsed({"--speculative-tokens", "0"})->num_speculative_tokens == 0);
+  CHECK(parsed({"--speculative-method", "ngram"})->num_speculative_tokens == 5);
+  const auto drafted = parsed({"--speculative-model", "small", "--speculative-tokens", "3"});
+  CHECK(drafted->method == "draft_model");
+  CHECK(drafted->model == "small");
+  CHECK_THROWS_AS(parsed({"--speculative-config", "{}", "--speculative-tokens", "7"}),
+                  CLI::ExcludesError);
+  CHECK_THROWS_AS(parsed({"--speculative-tokens", "-1"}), CLI::ValidationError);
+  CHECK_THROWS_AS(parsed({"--speculative-tokens", "64"}), CLI::ValidationError);
+  CHECK_THROWS_WITH(parsed({"--speculative-method", "eagle"}),
+                    "--speculative-method: expected ngram or draft_model, got 'eagle'");
+  CHECK_THROWS_WITH(parsed({"--speculative-method", "draft_model"}),
+                    "speculative method draft_model: expected a model, a directory or GGUF file, "
+                    "and none was given");
+}
+
+TEST_CASE("what the JSON cannot be is refused by name", "[examples]") {
+  CHECK_THROWS_WITH(config_of("[1]"), "--speculative-config: expected a JSON object, got array");
+  CHECK_THROWS_WITH(config_of("ngram"), Catch::StartsWith("--speculative-config is "));
+  CHECK_THROWS_WITH(config_of(R"({"method": "ngrams"})"),
+                    "--speculative-config: method: expected ngram or draft_model, got 'ngrams'; "
+                    "did you mean ngram?");
+  CHECK_THROWS_WITH(config_of(R"({"method": 3})"),
+                    "--speculative-config: method must be a string, got 3");
+  CHECK_THROWS_WITH(config_of(R"({"num_speculative_token": 3})"),
+                    "--speculative-config: a key: expected method, model, num_speculative_tokens, "
+                    "prompt_lookup_max, prompt_lookup_min, adaptive or model_kv_blocks, got "
+                    "'num_speculative_token'; did you mean num_speculative_tokens?");
+  CHECK_THROWS_WITH(config_of(R"({"num_speculative_tokens": -1})"),
+                    "--speculative-config: num_speculative_tokens must be an integer in [0, 63], "
+                    "got -1");
+  CHECK_THROWS_WITH(config_of(R"({"prompt_lookup_min": 0})"),
+                    "--speculative-config: prompt_lookup_min must be an integer in [1, "
+                    "2147483647], got 0");
+  CHECK_THROWS_WITH(config_of(R"({"adaptive": "no"})"),
+                    "--speculative-config: adaptive must be true or false, got \"no\"");
+  CHECK_THROWS_WITH(config_of(R"({"prompt_lookup_min": 4, "prompt_lookup_max": 2})"),
+                    "SpeculativeConfig: prompt_lookup_min must be in [1, prompt_lookup_max = 2], "
+                    "got 4");
+}
+
+TEST_CASE("members of one method are refused for the other", "[examples]") {
+  CHECK_THROWS_WITH(config_of(R"({"method": "ngram", "model": "small"})"),
+                    "speculative method ngram: model and model_kv_blocks are for draft_model, got "
+                    "model 'small'");
+  CHECK_THROWS_WITH(config_of(R"({"model_kv_blocks": 7})"),
+                    "speculative method ngram: model and model_kv_blocks are for draft_model");
+  CHECK_THROWS_WITH(config_of(R"({"method": "draft_model"})"),
+                    Catch::StartsWith("speculative method draft_model: expected a model"));
+  CHECK_THROWS_WITH(config_of(R"({"model": "small", "prompt_lookup_max": 3})"),
+                    "speculative method draft_model: prompt_lookup_max and prompt_lookup_min are "
+                    "for ngram");
+}
