@@ -206,7 +206,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["chat/"] = "core/ io/ chat/"
     allowed["api/serve/"] = "core/ io/ text/ chat/ sampling/ engine/ api/grammar/ api/serve/ version.hpp"
     allowed["api/serve/"] = allowed["api/serve/"] \
-        " api/chat/ kv/block_map.hpp with/moe/ with/pooling/ with/sessions/ with/tiers/"
+        " api/chat/ kv/block_map.hpp with/moe/ with/pooling/ with/sessions/ with/speculation/ with/tiers/"
     allowed["api/c/"] = allowed["api/serve/"] " api/c/ kv/kv_config.hpp with/peers/ c/"
     allowed["c/"] = ""
     allowed["api/chat/"] = "core/ io/ chat/ api/chat/"
@@ -229,7 +229,8 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["engine.hpp"] = allowed["engine.hpp"] " cuda.cuh"
     allowed["implementation.hpp"] = \
         "engine/ model/ with/any/ nanovllm.hpp full_policy.hpp policy.hpp"
-    allowed["full_policy.hpp"] = "engine/ with/shards/ with/tiers/ cpu.hpp engine.hpp policy.hpp"
+    allowed["full_policy.hpp"] = \
+        "engine/ with/shards/ with/speculation/ with/tiers/ cpu.hpp engine.hpp policy.hpp"
     allowed["cuda_policy.hpp"] = "kv/ parallel/ engine/runner/thread_ranks.hpp policy.hpp"
     allowed["cuda.cuh"] = \
         "core/ kv/ parallel/ cuda/ with/batch_invariant/ with/eight_bits/ with/gpt2/ with/peers/ " \
