@@ -30,7 +30,7 @@ fi
 
 build=build/quickstart
 program=quickstart
-if [ "${1:-}" = --speculate ]; then
+if [ -z "$format" ] && [ "${1:-}" = --speculate ]; then
   program=speculative
   shift
 fi

@@ -1,0 +1,82 @@
+// Policies of programs: drafters where a SpeculativeConfig is set, and nothing otherwise.
+
+#include "nanovllm/with/speculation/drafts_on_demand.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "catch.hpp"
+#include "engine/models.hpp"
+#include "nanovllm/full_policy.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+EngineConfig config_with(const std::optional<SpeculativeConfig>& speculation) {
+  EngineConfig out{.model = model_directory("fairytale"),
+                   .num_threads = 1,
+                   .max_num_seqs = 4,
+                   .max_model_len = 256,
+                   .seed = 1};
+  if (speculation) out.extras.set(*speculation);
+  return out;
+}
+
+struct Run {
+  std::vector<std::vector<TokenId>> tokens;
+  EngineStats stats;
+};
+
+Run run(const std::optional<SpeculativeConfig>& speculation) {
+  Engine<AnyModel, FullPolicy> engine(config_with(speculation));
+  Run out;
+  const SamplingParams greedy{.temperature = 0, .max_tokens = 40, .ignore_eos = true};
+  const SamplingParams sampled{.temperature = 0.8f, .seed = 5, .max_tokens = 40};
+  for (const SamplingParams& params : {greedy, sampled}) {
+    const Output output =
+        engine.generate("The king and the queen, the king and the queen, the", params);
+    out.tokens.push_back(output.token_ids);
+  }
+  out.stats = engine.stats();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("full policies draft on demand, and give the same tokens", "[speculation]") {
+  const Run plain = run({});
+  CHECK(plain.stats.extras.find<SpeculationStats>() == nullptr);
+  const Run ngram = run(SpeculativeConfig{.num_speculative_tokens = 3,
+                                          .prompt_lookup_max = 3,
+                                          .prompt_lookup_min = 1,
+                                          .adaptive = false});
+  CHECK(ngram.tokens == plain.tokens);
+  CHECK(ngram.stats.of<SpeculationStats>().num_accepted > 0);
+  CHECK(ngram.stats.num_steps < plain.stats.num_steps);
+
+  int num_made = 0;
+  const Run drafted =
+      run(SpeculativeConfig{.method = "draft_model",
+                            .model = model_directory("fairytale"),
+                            .model_kv_size = KvSize::blocks(100),
+                            .num_speculative_tokens = 3,
+                            .adaptive = false,
+                            .make_engine = [&](const EngineConfig& config) {
+                              ++num_made;
+                              return make_engine<Models<AnyModel>, FullPolicy>(config);
+                            }});
+  CHECK(num_made == 1);
+  CHECK(drafted.tokens == plain.tokens);
+  // The same model: what it drafts is right.
+  const auto counts = drafted.stats.of<SpeculationStats>();
+  CHECK(counts.num_accepted > counts.num_drafted / 2);
+}
+
+TEST_CASE("a draft model wants somebody who makes its engine", "[speculation]") {
+  CHECK_THROWS_WITH(run(SpeculativeConfig{.method = "draft_model", .model = "small"}),
+                    "SpeculativeConfig::make_engine must be set for the method draft_model of a "
+                    "policy with DraftsOnDemand");
+}
