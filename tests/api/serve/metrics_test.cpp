@@ -308,8 +308,7 @@ TEST_CASE("experts have metrics where a model has experts", "[metrics]") {
 TEST_CASE("drafts have vLLM's metrics where an engine drafts", "[metrics]") {
   EngineStats stats = some_stats();
   CHECK(prometheus_text(stats, {}, {}, {}, "m").find("spec_decode") == std::string::npos);
-  stats.extras.set(SpeculationStats{.num_steps = 5,
-                                    .num_drafts = 7,
+  stats.extras.set(SpeculationStats{.num_drafts = 7,
                                     .num_drafted = 20,
                                     .num_accepted = 9,
                                     .num_failed = 1,
@@ -318,7 +317,6 @@ TEST_CASE("drafts have vLLM's metrics where an engine drafts", "[metrics]") {
   CHECK(value_of(families, "vllm:spec_decode_num_drafts_total") == 7);
   CHECK(value_of(families, "vllm:spec_decode_num_draft_tokens_total") == 20);
   CHECK(value_of(families, "vllm:spec_decode_num_accepted_tokens_total") == 9);
-  CHECK(value_of(families, "nanovllm:spec_decode_steps_total") == 5);
   CHECK(value_of(families, "nanovllm:spec_decode_failures_total") == 1);
   const std::string by_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
   CHECK(value_of(families, by_position, {{"position", "0"}}) == 6);

@@ -291,8 +291,6 @@ inline constexpr StatMetric<std::int64_t, SpeculationStats> kSpeculationMetrics[
      &SpeculationStats::num_drafted},
     {"vllm:spec_decode_num_accepted_tokens_total", "counter", "Of them, tokens that were drawn.",
      &SpeculationStats::num_accepted},
-    {"nanovllm:spec_decode_steps_total", "counter", "Steps that checked drafts.",
-     &SpeculationStats::num_steps},
     {"nanovllm:spec_decode_failures_total", "counter", "Times that the drafter threw.",
      &SpeculationStats::num_failed},
 };
