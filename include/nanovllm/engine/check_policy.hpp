@@ -15,6 +15,7 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/core/type_name.hpp"
+#include "nanovllm/engine/core/no_guesses.hpp"
 #include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/kv_identity.hpp"
 #include "nanovllm/engine/policy_checks.hpp"
