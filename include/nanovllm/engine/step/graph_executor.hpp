@@ -128,7 +128,7 @@ class GraphExecutor {
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
     check_samples(inputs);
     Slot& mine = slots_[static_cast<std::size_t>(slot)];
-    const auto* graph = inputs.is_deferred() ? deferred_graph(inputs, kv) : find_graph(inputs);
+    const auto* graph = inputs.is_deferred() ? deferred_graph(inputs, kv) : find_graph(inputs, kv);
     const std::byte* const base = mine.upload(backend_, inputs.bytes());
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
     if (graph != nullptr) {
@@ -247,31 +247,40 @@ class GraphExecutor {
   }
 
   /// The smallest graph that can run this step, with its size, or null.
-  [[nodiscard]] const SizedGraph* find_graph(const StepInputs& inputs) const {
+  [[nodiscard]] const SizedGraph* find_graph(const StepInputs& inputs, Pool& kv) {
     const std::int64_t n = inputs.num_decodes();
-    if (n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
-        inputs.has_chunk_rows() || inputs.max_logprobs() > Drawn::kGraphLogprobs ||
-        !memory_.has_room(inputs.fields())) {
+    if (!is_decode_step(inputs) || inputs.max_logprobs() > Drawn::kGraphLogprobs ||
+        !memory_.has_room(inputs.fields()))
       return nullptr;
-    }
     const int way = sampler_.way_of(inputs);
-    if (inputs.fields().forward.shared_prefixes.size > 0)
+    if (inputs.fields().forward.shared_prefixes.size > 0) {
+      if (inputs.has_chunk_rows()) return nullptr;
       return graphs_.find({Recorded::sharing_step, way}, n);
+    }
+    if (inputs.has_chunk_rows()) return graph_at_need({Recorded::step_of_chunk_rows, way}, n, kv);
     if (kHasPlainSteps && inputs.all_plain()) return graphs_.find(plain_step(), n);
     return graphs_.find({Recorded::step, way}, n);
   }
 
-  /// The graph for the logits of a deferred step, recorded at first need; null if it has none.
+  /// The graph for the logits of a deferred step; null if it has none.
   [[nodiscard]] const SizedGraph* deferred_graph(const StepInputs& inputs, Pool& kv) {
+    if (!is_decode_step(inputs) || inputs.has_chunk_rows()) return nullptr;
+    return graph_at_need({Recorded::logits}, inputs.num_decodes(), kv);
+  }
+
+  [[nodiscard]] static bool is_decode_step(const StepInputs& inputs) {
     const std::int64_t n = inputs.num_decodes();
-    const SizedGraph* const step = graphs_.find({}, n);
-    if (step == nullptr || n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
-        inputs.has_chunk_rows())
-      return nullptr;
+    return n > 0 && n == inputs.num_tokens() && n == inputs.num_samples();
+  }
+
+  /// One of those that not every engine uses, recorded when it is wanted first; null if no graph
+  /// has so many rows.
+  [[nodiscard]] const SizedGraph* graph_at_need(Recorded what, std::int64_t rows, Pool& kv) {
+    const SizedGraph* const step = graphs_.find({}, rows);
+    if (step == nullptr) return nullptr;
     const std::int64_t size = step->first;
-    const SizedGraph* const recorded = graphs_.find_exactly({Recorded::logits}, size);
-    if (recorded != nullptr) return recorded;
-    return &graphs_.add({Recorded::logits}, size, record(size, kv, {Recorded::logits}));
+    const SizedGraph* const recorded = graphs_.find_exactly(what, size);
+    return recorded != nullptr ? recorded : &graphs_.add(what, size, record(size, kv, what));
   }
 
   /// What puts a decode step into the arrays that the graph of `size` rows reads, and tells the
@@ -345,6 +354,7 @@ class GraphExecutor {
     ForwardBatch batch{step.forward, size};
     if (what.kind != Recorded::sharing_step) batch.shared_prefixes = {}, batch.prefix_members = {};
     batch.logit_rows = {nullptr, {size}};  // all
+    batch.has_chunk_rows = what.kind == Recorded::step_of_chunk_rows;
     const bool plain = what.kind == Recorded::plain_step;
     const MatrixView<float> logits = sampler_.logits(size, what.way);
     StepKv<Backend, Pool> step_kv(backend_, kv);

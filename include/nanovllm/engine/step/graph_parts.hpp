@@ -195,9 +195,10 @@ struct StepMemorySlot {
 }
 
 /// What a graph computes: a step, one whose rows are all plain for the sampler, one whose decodes
-/// read shared prefixes once, or logits alone; and in which of a sampler's ways it draws.
+/// read shared prefixes once, one whose decodes see keys of others in it, or logits alone; and in
+/// which of a sampler's ways it draws.
 struct Recorded {
-  enum Kind : std::uint8_t { step, plain_step, sharing_step, logits };
+  enum Kind : std::uint8_t { step, plain_step, sharing_step, step_of_chunk_rows, logits };
   Kind kind = step;
   int way = 0;
   auto operator<=>(const Recorded&) const = default;
