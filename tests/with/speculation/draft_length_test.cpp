@@ -138,8 +138,12 @@ TEST_CASE("times between two that were measured are on a line", "[draft_length]"
   StepSeconds seconds;
   CHECK(!seconds.at(4));
   CHECK(!seconds.knows(4));
+  seconds.add(4, 1000.0);  // the first one may record a graph
+  CHECK(!seconds.knows(4));
   seconds.add(4, 1.0);
   CHECK(seconds.at(1) == 1.0);
+  CHECK(seconds.at(9) == 1.0);
+  seconds.add(8, 1000.0);
   CHECK(seconds.at(9) == 1.0);
   seconds.add(8, 3.0);
   CHECK(seconds.at(6) == 2.0);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "nanovllm/with/speculation/config.hpp"
 
@@ -41,11 +42,13 @@ class Acceptance {
 };
 
 /// Seconds of a step as a function of its rows, averaged over steps that were measured, and between
-/// two of them a line.
+/// two of them a line. The first step of so many rows does not count: it may load kernels and record
+/// a graph.
 class StepSeconds {
  public:
   void add(std::int64_t rows, double seconds) {
     Point& point = points_[place_of(rows)];
+    if (!std::exchange(point.is_tried, true)) return;
     const double weight = point.rows == 0 ? 1 : kNewWeight;
     // One step that was disturbed must not count for ten.
     if (point.rows > 0) seconds = std::min(seconds, 4 * point.seconds);
@@ -84,6 +87,7 @@ class StepSeconds {
   struct Point {
     double rows = 0;  ///< average; 0: none
     double seconds = 0;
+    bool is_tried = false;
   };
   static constexpr double kNewWeight = 0.2;
 
