@@ -1,79 +1,16 @@
-// The law for combinations of policies: what a request gives with drafts is what it gives without,
-// bit for bit, whatever the drafts are.
+// The law for combinations of policies on the CPU.
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "catch.hpp"
-#include "engine/laws/law_matrix.hpp"
-#include "with/speculation/drafters.hpp"
+#include "with/speculation/law_cases.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
 
-namespace {
-
-EngineConfig matrix_config() {
-  return {.model = model_directory(kRandomModels[0]), .num_threads = 1, .max_model_len = 128};
-}
-
-/// Draws of all kinds with each of the drafters in a small pool and a large one, steps overlapped
-/// and not.
-template <template <int> class Cache, class PreemptionPolicy, class SchedulingPolicy>
-void check_drafted() {
-  using Policy = MatrixPolicy<Drafted<Float32Policy>, Cache, PreemptionPolicy, SchedulingPolicy>;
-  constexpr bool kSwaps = SwapsSequences<PreemptionPolicy>;
-  const std::int64_t vocab = Qwen3Config::load(matrix_config().model).vocab_size;
-  std::int64_t num_preemptions = 0;
-  for (const Draws draws : {Draws::one, Draws::four, Draws::beams, Draws::edited}) {
-    const MatrixWork work = matrix_work(draws, vocab);
-    EngineConfig config = matrix_config();
-    config.extras.set(SpeculativeConfig{.num_speculative_tokens = 0});
-    const std::vector<Answer> alone = matrix_alone<Policy, AnyModel>(work, config);
-    known_texts().clear();
-    for (std::size_t i = 0; i < alone.size(); ++i) {
-      for (const auto& answer : alone[i]) know(work.prompts[i], answer);
-    }
-    for (const char* method : kAllMethods) {
-      CAPTURE(static_cast<int>(draws), method);
-      config.extras.set(
-          SpeculativeConfig{.method = method, .num_speculative_tokens = 4, .adaptive = false});
-      const bool overlap = method[0] % 2 == 0;
-      const EngineStats small = check_matrix<Policy, AnyModel>(work, alone, config, overlap, 7,
-                                                               kSwaps ? (overlap ? 40 : 6) : 0);
-      num_preemptions += small.num_preemptions;
-      const EngineStats large =
-          check_matrix<Policy, AnyModel>(work, alone, config, !overlap, 400, kSwaps ? 6 : 0);
-      const auto stats = large.of<SpeculationStats>();
-      const std::string name = method;
-      const bool drafts = draws != Draws::beams && name != "empty" && name != "throwing";
-      if (name != "ngram") CHECK((stats.num_drafted > 0) == drafts);
-      if (drafts && name == "right" && draws == Draws::one)
-        CHECK(stats.num_accepted == stats.num_drafted);
-      if (name == "wrong" && draws == Draws::one) CHECK(stats.num_accepted == 0);
-      if (name == "throwing" && draws != Draws::beams) CHECK(stats.num_failed > 0);
-    }
-  }
-  CHECK(num_preemptions > 0);
-}
-
-template <int kBlockSize>
-using Hash = HashPrefixCache<kBlockSize>;
-template <int kBlockSize>
-using Radix = RadixPrefixCache<kBlockSize>;
-template <int kBlockSize>
-using None = NoPrefixCache<kBlockSize>;
-
-}  // namespace
-
 TEST_CASE("drafted = undrafted: hashes, recomputed", "[speculation][laws]") {
-  check_drafted<Hash, RecomputePreemption, ContinuousBatching>();
+  check_drafted<Float32Policy, HashPrefixCache, RecomputePreemption, ContinuousBatching>();
 }
 TEST_CASE("drafted = undrafted: radix tree, swapped, by priority", "[speculation][laws]") {
-  check_drafted<Radix, SwapPreemption, Priority>();
+  check_drafted<Float32Policy, RadixPrefixCache, SwapPreemption, Priority>();
 }
 TEST_CASE("drafted = undrafted: no cache, recomputed, prompts first", "[speculation][laws]") {
-  check_drafted<None, RecomputePreemption, PrefillFirst>();
+  check_drafted<Float32Policy, NoPrefixCache, RecomputePreemption, PrefillFirst>();
 }
