@@ -15,9 +15,13 @@
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/with/eight_bits/cuda/int4_few_rows_kernel.cuh"
 #include "nanovllm/with/eight_bits/cuda/int4_matrix.cuh"
+#include "nanovllm/with/eight_bits/cuda/int4_mid_m_kernel.cuh"
 #include "nanovllm/with/eight_bits/cuda/int4_planes.cuh"
 
 namespace nanovllm::cuda {
+
+/// Fewest rows of x whose planes come through the ring.
+inline constexpr std::int64_t kFewestInt4MidRows = 9;
 
 /// y = x · Wᵀ (+ y); no operand is empty.
 struct Int4Layer {
@@ -25,6 +29,7 @@ struct Int4Layer {
   Int4View weight;           ///< [n, k]
   MatrixView<bf16> y;        ///< [m, n]
   bool accumulate = false;
+  bool gated = false;  ///< y [m, n / 2] = silu(gates) · ups; of more than eight rows
 };
 
 namespace detail {
@@ -79,25 +84,53 @@ void launch_int4_few_rows(const Int4Layer& layer, const Int4Planes& planes,
                             .accumulate = layer.accumulate});
 }
 
-}  // namespace detail
-
-/// Most rows of x that one launch takes; 0 where the device or the operands are not for it.
-[[nodiscard]] inline int int4_few_rows_at_once(const Int4Layer& layer, const Context& context) {
-  const bool fits = context.compute_capability == 90 && context.has_clusters &&
-                    layer.weight.cols % 8 == 0 && is_vector_aligned(layer.x.data) &&
-                    layer.x.strides[0] % 8 == 0;
-  if (!fits) return 0;
-  if (detail::int4_few_rows_fits<32>(layer.weight)) return 16;
-  if (detail::int4_few_rows_fits<16>(layer.weight)) return 8;
-  return detail::int4_few_rows_fits<8>(layer.weight) ? 4 : 0;
+/// `planes` are made.
+template <int kTokens, bool kGated>
+void launch_int4_mid_m(const Int4Layer& layer, const Int4Planes& planes, const Context& context) {
+  using Block = Int4MidMBlock<kTokens, kGated>;
+  const auto tiles = static_cast<int>(layer.weight.num_tiles());
+  const int items = ceil_div(tiles, Block::kTiles);
+  constexpr int kBlocks = 2;  // of a multiprocessor: one leaves it half idle
+  constexpr int kStages = std::min(
+      (kInt4SharedBytes / kBlocks - Block::kFixedBytes) / Block::kStageBytes, Block::kMostStages);
+  static_assert(kStages >= 2);
+  const int at_once = std::max(context.num_sms * kBlocks / kInt4Cluster, 1);
+  const int clusters = ceil_div(items, ceil_div(items, at_once));
+  launch(
+      int4_mid_m_kernel<Block>,
+      {.grid = static_cast<unsigned>(clusters * kInt4Cluster),
+       .block = Block::kThreads,
+       .shared_bytes = static_cast<std::size_t>(Block::kFixedBytes + kStages * Block::kStageBytes),
+       .cluster = kInt4Cluster,
+       .packs_clusters = true,
+       .shared_percent = 100},
+      context,
+      Int4MidMProblem{.weight = layer.weight,
+                      .planes = planes,
+                      .y = layer.y.data,
+                      .y_stride = layer.y.strides[0],
+                      .num_tokens = static_cast<int>(layer.x.extent(0)),
+                      .num_items = items,
+                      .num_stages = kStages,
+                      .pair_tiles = kGated ? items : 1,
+                      .item_tiles = kGated ? 1 : Block::kTiles,
+                      .accumulate = layer.accumulate});
 }
 
-/// Enqueues the layer, `at_once` rows by a launch. `planes` has room for the rows if they are more
-/// than four.
-inline void int4_few_rows(const Int4Layer& layer, int at_once, const detail::Int4Planes& planes,
+}  // namespace detail
+
+/// Whether the device and the operands are for `int4_few_rows`.
+[[nodiscard]] inline bool int4_few_rows_takes(const Int4Layer& layer, const Context& context) {
+  return context.compute_capability == 90 && context.has_clusters && layer.weight.cols % 8 == 0 &&
+         is_vector_aligned(layer.x.data) && layer.x.strides[0] % 8 == 0;
+}
+
+/// Enqueues the layer: four rows or eight, whose planes stay in shared memory if there is room, by
+/// one launch, more of them by one for each 16 or 32. `planes` has room for the rows.
+inline void int4_few_rows(const Int4Layer& layer, const detail::Int4Planes& planes,
                           const Context& context) {
   const std::int64_t rows = layer.x.extent(0), groups = 2 * layer.weight.num_units();
-  const auto run = [&](auto columns) {
+  const auto run = [&](auto columns, auto is_mid_m) {
     constexpr int kColumns = columns(), kTokens = kColumns / 2;
     if constexpr (kColumns > 8) {
       launch(detail::int4_planes_kernel<kTokens>,
@@ -115,12 +148,29 @@ inline void int4_few_rows(const Int4Layer& layer, int at_once, const detail::Int
         of.planes += blocks * kColumns * kInt4Group;
         of.scales += blocks * kTokens, of.sums += blocks * kTokens;
       }
-      detail::launch_int4_few_rows<kColumns>(part, of, context);
+      if constexpr (!is_mid_m()) {
+        detail::launch_int4_few_rows<kColumns>(part, of, context);
+      } else if (layer.gated) {
+        detail::launch_int4_mid_m<kTokens, true>(part, of, context);
+      } else {
+        detail::launch_int4_mid_m<kTokens, false>(part, of, context);
+      }
     }
   };
-  if (at_once <= 4 || rows <= 4) return run(std::integral_constant<int, 8>{});
-  if (at_once <= 8 || rows <= 8) return run(std::integral_constant<int, 16>{});
-  run(std::integral_constant<int, 32>{});
+  constexpr std::integral_constant<int, 8> kFour;
+  constexpr std::integral_constant<int, 16> kEight;
+  constexpr std::integral_constant<int, 32> kSixteen;
+  constexpr std::integral_constant<int, 64> kThirtyTwo;
+  // Blocks make planes of so many groups for themselves in less time than a kernel takes ahead.
+  const bool few_groups = rows * detail::int4_groups_of_block(layer.weight) <= 32;
+  const bool only_four = !detail::int4_few_rows_fits<16>(layer.weight);
+  if ((rows == 1 || (rows <= 4 && (few_groups || only_four))) &&
+      detail::int4_few_rows_fits<8>(layer.weight))
+    return run(kFour, std::false_type{});
+  if (rows < kFewestInt4MidRows && detail::int4_few_rows_fits<16>(layer.weight))
+    return run(kEight, std::false_type{});
+  if (rows <= 16) return run(kSixteen, std::true_type{});
+  run(kThirtyTwo, std::true_type{});
 }
 
 }  // namespace nanovllm::cuda

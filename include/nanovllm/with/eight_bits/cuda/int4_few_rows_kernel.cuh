@@ -4,7 +4,7 @@
 ///
 ///   y[m, n] = Σ_g s[n, g] · Σ_k∈g x[m, k] · q[n, k]  (+ Σ_g o[n, g] · Σ_k∈g x[m, k])  (+ y[m, n])
 ///
-/// x [M ≤ 16, K] in bf16, 16-byte aligned rows, K a multiple of 8; q, s and o an Int4View [N, K]; g
+/// x [M ≤ 8, K] in bf16, 16-byte aligned rows, K a multiple of 8; q, s and o an Int4View [N, K]; g
 /// are groups of 128 columns.
 ///
 /// W is operand A of wgmma, 64 rows by 32 columns, from registers: three instructions make eight
@@ -79,7 +79,7 @@ struct Int4FewRowsBlock {
 template <int kSize>
 __device__ __forceinline__ void wgmma_int8(std::int32_t (&d)[kSize], const std::uint32_t (&a)[4],
                                            WgmmaOperand b, bool adds) {
-  static_assert(kSize == 4 || kSize == 8 || kSize == 16);
+  static_assert(kSize == 4 || kSize == 8 || kSize == 16 || kSize == 32);
   const int p = adds ? 1 : 0;
   if constexpr (kSize == 4) {
     asm volatile(
@@ -96,7 +96,7 @@ __device__ __forceinline__ void wgmma_int8(std::int32_t (&d)[kSize], const std::
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]),
           "+r"(d[7])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(p));
-  } else {
+  } else if constexpr (kSize == 16) {
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %21, 0;"
         "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, "
@@ -105,6 +105,38 @@ __device__ __forceinline__ void wgmma_int8(std::int32_t (&d)[kSize], const std::
           "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]),
           "+r"(d[14]), "+r"(d[15])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(p));
+  } else {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %37, 0;"
+        "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, "
+        "%9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, "
+        "%27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, p;}"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]),
+          "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]),
+          "+r"(d[14]), "+r"(d[15]), "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]),
+          "+r"(d[21]), "+r"(d[22]), "+r"(d[23]), "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]),
+          "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(p));
+  }
+}
+
+/// The part of thread `thread` of a warpgroup in codes as operand A of kSteps steps of 32 columns,
+/// int8 of 16 · q.
+template <int kSteps>
+__device__ __forceinline__ void load_int4_codes(const unsigned char* codes, int thread,
+                                                std::uint32_t (&a)[kSteps][4]) {
+#pragma unroll
+  for (int i = 0; i < kSteps / 2; ++i) {
+    const uint4 v = *reinterpret_cast<const uint4*>(codes + (i * 128 + thread) * 16);
+    const std::uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        a[2 * i + j][2 * h] = w[2 * j + h] & 0xf0f0f0f0u;
+        a[2 * i + j][2 * h + 1] = w[2 * j + h] << 4 & 0xf0f0f0f0u;
+      }
+    }
   }
 }
 
@@ -255,24 +287,6 @@ class Int4FewRows {
     }
   }
 
-  /// The thread's part of a unit's codes as operand A of its eight steps, int8 of 16 · q.
-  static __device__ __forceinline__ void load_codes(const unsigned char* unit,
-                                                    std::uint32_t (&a)[8][4]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint4 v = *reinterpret_cast<const uint4*>(unit + (i * 128 + threadIdx.x) * 16);
-      const std::uint32_t w[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          a[2 * i + j][2 * h] = w[2 * j + h] & 0xf0f0f0f0u;
-          a[2 * i + j][2 * h + 1] = w[2 * j + h] << 4 & 0xf0f0f0f0u;
-        }
-      }
-    }
-  }
-
   /// Adds a unit's products. A thread has rows g and g + 8 of its warp's 16, and of each eight
   /// columns of B the planes of one row of x.
   __device__ __forceinline__ void add_unit(int u, float (&sum)[Block::kColumns / 8][2]) {
@@ -281,7 +295,7 @@ class Int4FewRows {
     mbarrier_wait(full_[stage_], parity_);
     const unsigned char* const at = ring_ + stage_ * kInt4StageBytes;
     std::uint32_t a[8][4];
-    load_codes(at, a);
+    load_int4_codes(at, static_cast<int>(threadIdx.x), a);
     float scale[2][2], offset[2][2] = {};
     const auto* const scales = reinterpret_cast<const float*>(at + kInt4CodeBytes);
     const bool has_offsets = p_.weight.offsets != nullptr;

@@ -1,7 +1,8 @@
 #pragma once
 /// Dense layers of bf16 by weights in 4-bit integers (`Int4Group128`), on the GPU.
 ///
-/// Up to `kMostInt4FewRows` rows of x are multiplied by int4_few_rows.cuh, where the device has it.
+/// Up to `kMostInt4FewRows` rows of x are multiplied by int4_few_rows.cuh, where the device has it,
+/// from `kFewestInt4MidRows` on with SwiGLU inside.
 /// For more, and on other devices, W becomes bf16 in scratch memory, and the kernels of 16 bits
 /// multiply. Up to that number a row's bits do not depend on the other rows; above it they are
 /// those of the bf16 kernels, which choose by the number of rows.
@@ -37,8 +38,8 @@ struct Int4GroupMatrixOf<CudaBackend> {
 
 namespace cuda {
 
-/// Most rows of x for which W is read as it is, 16 rows at a time.
-inline constexpr std::int64_t kMostInt4FewRows = 48;
+/// Most rows of x for which W is read as it is, 32 rows at a time.
+inline constexpr std::int64_t kMostInt4FewRows = 96;
 
 /// Scratch memory of one device: where W becomes bf16, as many rows of it as there is room for, and
 /// the planes of x.
@@ -97,6 +98,18 @@ void int4_linear_in_bf16(const Int4GroupMatrix& weight, const Int4Layer& layer, 
   }
 }
 
+/// Enqueues the layer by W as it is. False, with nothing enqueued, where that is not for these rows
+/// or this device.
+template <class State>
+[[nodiscard]] bool int4_linear_as_it_is(const Int4Layer& layer, State& state) {
+  auto& scratch = state.parts.template of<Int4Scratch>();
+  scratch.reserve(layer.weight);
+  if (layer.x.extent(0) > kMostInt4FewRows || !int4_few_rows_takes(layer, state.context))
+    return false;
+  int4_few_rows(layer, scratch.planes(), state.context);
+  return true;
+}
+
 /// Contract: ops/linear.hpp. Allocates no device memory after the first call and does not
 /// synchronise; legal during capture, if the same shape has run before.
 template <class State>
@@ -107,12 +120,7 @@ void run_op(const LinearArgs<bf16, Int4GroupMatrix, bf16>& args, State& state) {
   check<ShapeError>(args.weight->cols() > 0, "linear: a weight of 4-bit integers has no columns");
   const Int4Layer layer{
       .x = args.x, .weight = args.weight->view(), .y = args.y, .accumulate = args.accumulate};
-  auto& scratch = state.parts.template of<Int4Scratch>();
-  scratch.reserve(layer.weight);
-  const int at_once = int4_few_rows_at_once(layer, state.context);
-  if (at_once == 0 || args.x.extent(0) > kMostInt4FewRows)
-    return int4_linear_in_bf16(*args.weight, layer, state);
-  int4_few_rows(layer, at_once, scratch.planes(), state.context);
+  if (!int4_linear_as_it_is(layer, state)) int4_linear_in_bf16(*args.weight, layer, state);
 }
 
 /// Contract: ops/gated_linear.hpp.
@@ -120,7 +128,22 @@ template <class State>
 void run_op(const GatedLinearArgs<bf16, Int4GroupMatrix, bf16>& args, State& state) {
   check<ShapeError>(args.weight != nullptr, "gated_linear: no weight given");
   validate(args);
-  if (!args.out.empty()) compose(args, [&](const auto& part) { run_op(part, state); });
+  if (args.out.empty()) return;
+  const auto run = [&](const auto& part) { run_op(part, state); };
+  // SwiGLU is inside from as many rows on, if a tile has gates alone or ups.
+  const Int4View weight = args.weight->view();
+  if (args.x.extent(0) < kFewestInt4MidRows || weight.rows % (2 * kInt4TileRows) != 0)
+    return compose(args, run);
+  Int4Layer layer{.x = args.x, .weight = weight, .y = args.out, .gated = true};
+  if (args.norm) {
+    run(RmsNormArgs<bf16>{
+        .x = args.x, .weight = args.norm.weight, .eps = args.norm.eps, .out = args.normed});
+    layer.x = args.normed;
+  }
+  if (int4_linear_as_it_is(layer, state)) return;
+  run(LinearArgs<bf16, Int4GroupMatrix, bf16>{
+      .x = layer.x, .weight = args.weight, .y = args.gate_up});
+  run(SiluMulArgs<bf16>{.gate_up = args.gate_up, .out = args.out});
 }
 
 /// Contract: ops/project_qkv.hpp.
