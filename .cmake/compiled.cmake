@@ -127,6 +127,7 @@ set(_nanovllm_wings_of_engines
   with/beams
   with/pooling
   with/sessions
+  with/speculation
   with/tiers
 )
 set(_nanovllm_files core io)

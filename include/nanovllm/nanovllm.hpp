@@ -33,4 +33,5 @@
 #include "nanovllm/with/radix.hpp"
 #include "nanovllm/with/sessions.hpp"
 #include "nanovllm/with/shards.hpp"
+#include "nanovllm/with/speculation.hpp"
 #include "nanovllm/with/tiers.hpp"

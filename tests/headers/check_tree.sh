@@ -246,7 +246,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     wings_of["with/moe/"] = "with/eight_bits/"
     wings_of["with/tiers/"] = "with/sessions/"
     num_wings = split("batch_invariant beams eight_bits gguf gpt2 moe mpi peers pooling radix sessions shards " \
-                      "tiers any", wings, " ")
+                      "speculation tiers any", wings, " ")
     allowed["with/"] = "with/"
     for (i = 1; i <= num_wings; i++) allowed["with/" wings[i] "/"] = "with/" wings[i] "/"
     # Wings that are for GPUs alone have no folder cuda/.

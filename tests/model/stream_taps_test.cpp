@@ -89,6 +89,19 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+/// Norms are filled with 1: hidden states of so many layers are x / rms(x).
+void check_normed(const std::vector<float>& stream, const std::vector<float>& hidden) {
+  for (std::size_t row = 0; row < 19; ++row) {
+    double squares = 0;
+    for (std::size_t e = 0; e < kWidth; ++e)
+      squares += std::pow(double{stream[row * kWidth + e]}, 2);
+    for (std::size_t e = 0; e < kWidth; ++e) {
+      const double normed = stream[row * kWidth + e] / std::sqrt(squares / kWidth + 1e-6);
+      REQUIRE(std::abs(normed - double{hidden[row * kWidth + e]}) < 1e-5);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a residual stream is what a network of as many layers gives to its final norm",
@@ -100,19 +113,10 @@ TEST_CASE("a residual stream is what a network of as many layers gives to its fi
   for (std::size_t i = 0; i < asked.size(); ++i) {
     INFO("layer " << asked[i]);
     const std::vector<float> stream = columns(all.streams, stride, static_cast<std::int64_t>(i));
-    // Norms are filled with 1: hidden states of so many layers are x / rms(x).
     if (asked[i] > 0) {
       const Outputs fewer = run_one(asked[i], {asked[i]});
       CHECK(same_bits(stream, fewer.streams));
-      for (std::size_t row = 0; row < 19; ++row) {
-        double squares = 0;
-        for (std::size_t e = 0; e < kWidth; ++e)
-          squares += std::pow(double{stream[row * kWidth + e]}, 2);
-        for (std::size_t e = 0; e < kWidth; ++e) {
-          const double normed = stream[row * kWidth + e] / std::sqrt(squares / kWidth + 1e-6);
-          REQUIRE(std::abs(normed - double{fewer.hidden[row * kWidth + e]}) < 1e-5);
-        }
-      }
+      check_normed(stream, fewer.hidden);
     } else {
       // The same token enters with the same row: tokens 1 and 3 of the prompt are equal.
       for (std::size_t e = 0; e < kWidth; ++e)
@@ -143,6 +147,7 @@ TEST_CASE("two ranks keep the sum over both, to the bit the same", "[model][stre
   const std::vector<Outputs> both = on_two(kLayers, asked);
   CHECK(same_bits(both[0].streams, both[1].streams));
   CHECK(same_bits(both[0].logits, both[1].logits));
+  check_normed(columns(both[0].streams, 2 * kWidth, 1), both[0].hidden);
   const Outputs fewer = on_two(1, {1})[0];
   CHECK(same_bits(columns(both[0].streams, 2 * kWidth, 0), fewer.streams));
 }
