@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
@@ -11,13 +12,19 @@
 
 namespace nanovllm::test {
 
-/// Blocks of 16 tokens; the first ones of the pool that are not block 0, in descending order.
+/// Blocks of 16 tokens; so many of the pool from block `first` on, in descending order.
 class OneSequence {
  public:
   static constexpr std::int32_t kBlockSize = 16;
 
-  explicit OneSequence(std::int32_t num_blocks) : table_(static_cast<std::size_t>(num_blocks)) {
-    std::iota(table_.rbegin(), table_.rend(), BlockId{1});
+  explicit OneSequence(std::int32_t num_blocks, BlockId first = 1)
+      : table_(static_cast<std::size_t>(num_blocks)) {
+    std::iota(table_.rbegin(), table_.rend(), first);
+  }
+
+  /// Those of its first `num_tokens` tokens.
+  std::span<const BlockId> blocks(std::size_t num_tokens) const {
+    return std::span(table_).first((num_tokens + kBlockSize - 1) / kBlockSize);
   }
 
   /// `tokens` at positions from `begin` on: one is a decode, several are a chunk. All rows give

@@ -66,19 +66,21 @@ class ExpectedDrafts {
 };
 
 /// Stands for a target of which a head wants the embedding alone.
-template <Element T>
+template <Element T, class Backend>
 class EmbeddingTarget {
  public:
-  using Table = CpuBackend::Matrix<T>;
+  using Table = typename Backend::template Matrix<T>;
   struct Head {
     Single& communicator() { return comm; }
     Single comm{};
   };
 
-  EmbeddingTarget(std::int64_t vocab, std::int64_t width, const std::vector<float>& rows)
+  EmbeddingTarget(Backend& backend, std::int64_t vocab, std::int64_t width,
+                  const std::vector<float>& rows)
       : table_(rows.empty() ? 0 : vocab, width) {
     const std::vector<T> values(rows.begin(), rows.end());
-    if (!rows.empty()) table_.set_rows(0, {values.data(), {vocab, width}});
+    if (!rows.empty())
+      backend.set_rows(table_, 0, MatrixView<const T>(values.data(), {vocab, width}));
   }
   EmbeddingTarget& weights() { return *this; }
   const Table& embedding() const { return table_; }
@@ -101,7 +103,7 @@ struct HeadRig {
         head(config, {config.layer.hidden_size, 9, config.layer.vocab_size},
              {.max_num_batched_tokens = 64, .max_num_seqs = 48, .max_model_len = 96}, backend),
         pool(head.kv_shape(OneSequence::kBlockSize), 8),
-        target(config.layer.vocab_size, config.layer.hidden_size, expected.embedding) {
+        target(backend, config.layer.vocab_size, config.layer.hidden_size, expected.embedding) {
     backend.reserve(head.reserve_args());
     head.weights().load(checkpoint, backend);
   }
@@ -133,8 +135,9 @@ struct HeadRig {
                    sequence.batch({first, first + count}, static_cast<std::int32_t>(begin), last));
   }
   std::vector<TokenId> likeliest(std::vector<float> logits) {
-    const VectorView<const TokenId> view = head.likeliest(logits_of(logits));
-    return {view.data, view.data + view.size()};
+    std::vector<TokenId> out(logits.size() / static_cast<std::size_t>(vocab()));
+    head.likeliest(logits_of(logits), {out.data(), {std::ssize(out)}});
+    return out;
   }
   MatrixView<float> logits_of(std::vector<float>& rows) const {
     return {rows.data(), {static_cast<std::int64_t>(rows.size()) / vocab(), vocab()}};
@@ -146,7 +149,7 @@ struct HeadRig {
   CpuBackend backend{BackendConfig{.num_threads = 2}};
   Eagle3Head<Elements<T>, CpuBackend> head;
   KvPool<T, CpuBackend::Buffer<T>> pool;
-  EmbeddingTarget<T> target;
+  EmbeddingTarget<T, CpuBackend> target;
 };
 
 }  // namespace nanovllm::test

@@ -54,8 +54,10 @@ namespace nanovllm {
 /// steps. What steps store stands for streams that are not known yet: when the target has accepted
 /// tokens, `forward` with their streams stores these pairs again.
 ///
-/// Each rank has the whole head and computes the same drafts. A head that shares its target's
-/// backend runs between its steps, whose batches have at most the rows of `limits`.
+/// Each rank has the whole head and computes the same drafts. The head's backend is its target's,
+/// if that is reserved for the head's shape too, or another one on the same device: then the caller
+/// sees to it that neither reads what the other has not finished, and a target that divides its
+/// embedding among ranks cannot be asked for it.
 template <class ElementsT, class Backend>
 class Eagle3Head {
   static_assert(check_backend<Backend, ElementsT>());
@@ -102,7 +104,6 @@ class Eagle3Head {
             std::max(limits.max_num_batched_tokens, limits.max_num_seqs) + 1)))),
         greedy_(uploaded(std::vector<SamplingRow>(static_cast<std::size_t>(limits.max_num_seqs),
                                                   SamplingRow{.temperature = 0.f}))),
-        tokens_(static_cast<std::size_t>(limits.max_num_seqs)),
         logprobs_(static_cast<std::size_t>(limits.max_num_seqs)),
         target_ids_(uploaded(config.target_ids)) {}
   Eagle3Head(const Eagle3Head&) = delete;
@@ -161,10 +162,10 @@ class Eagle3Head {
     run(combined, in, target, kv, logits);
   }
 
-  /// The likeliest token of each row of `logits`, [m, V], which are destroyed: its id in the
-  /// target's vocabulary, the lowest of the draft's among equals. In the backend's memory, valid
-  /// until the next call.
-  [[nodiscard]] VectorView<const TokenId> likeliest(MatrixView<float> logits) {
+  /// tokens[i] = the likeliest token of row i of `logits`, [m, V], which are destroyed: its id in
+  /// the target's vocabulary, the lowest of the draft's among equals. `tokens`, [m], are in the
+  /// backend's memory.
+  void likeliest(MatrixView<float> logits, VectorView<TokenId> tokens) {
     const std::int64_t m = logits.extent(0);
     check<ShapeError>(m <= limits_.max_num_seqs, "EAGLE-3 head: at most ", limits_.max_num_seqs,
                       " rows of logits, got ", m);
@@ -172,15 +173,14 @@ class Eagle3Head {
     args.logits = logits;
     args.batch.rows = {greedy_.data(), {m}};
     args.batch.banned.starts = {zeros_.data(), {m + 1}};
-    args.tokens = {tokens_.data(), {m}};
+    args.tokens = tokens;
     args.logprobs = {logprobs_.data(), {m}};
     args.top_tokens = {nullptr, {m, 0}};
     args.top_logprobs = {nullptr, {m, 0}};
     args.plain = true;
     context_.backend.run(args);
     if (target_ids_.size() > 0)
-      context_.backend.run(MapTokensArgs{.tokens = args.tokens, .map = view_of(target_ids_)});
-    return args.tokens;
+      context_.backend.run(MapTokensArgs{.tokens = tokens, .map = view_of(target_ids_)});
   }
 
  private:
@@ -298,9 +298,10 @@ class Eagle3Head {
                                                               .slots = heads.slots,
                                                               .kv = kv});
     } else {
-      for (const auto& x : {qkv.q, qkv.k})
-        context_.backend.run(
-            RopeArgs<A>{.x = x, .positions = in.positions, .cos_sin = heads.cos_sin});
+      RopeArgs<A> rope{.x = qkv.q, .positions = in.positions, .cos_sin = heads.cos_sin};
+      context_.backend.run(rope);
+      rope.x = qkv.k;
+      context_.backend.run(rope);
       context_.backend.run(KvStoreArgs<A, Kv>{.k = qkv.k, .v = qkv.v, .slots = in.slots, .kv = kv});
     }
     const Rows seen = attention_.attend(qkv, in, kv);
@@ -340,7 +341,6 @@ class Eagle3Head {
   Buffer<std::int32_t> every_row_;  // 0, 1, … of a step
   Buffer<std::int32_t> zeros_;
   Buffer<SamplingRow> greedy_;
-  Buffer<TokenId> tokens_;
   Buffer<float> logprobs_;
   Buffer<TokenId> target_ids_;  // [V], or empty
 };
