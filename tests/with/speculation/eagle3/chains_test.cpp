@@ -1,6 +1,7 @@
-// EAGLE-3 drafts for the sequences of a target's steps: the target's tokens are those without
-// drafts, and every draft is what a head that begins anew with all pairs drafts: on one rank and on
-// two, for prompts in chunks, and with guesses that are right, wrong and partly right.
+// EAGLE-3 drafts for the sequences of a target's steps: those of a plain torch loop; the target's
+// tokens are those without drafts, and every draft is what a head that begins anew with all pairs
+// drafts: on one rank and on two, for prompts in chunks, and with guesses that are right, wrong and
+// partly right.
 
 #include "nanovllm/with/speculation/eagle3/chains.hpp"
 
@@ -19,6 +20,7 @@
 #include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/parallel/thread_group.hpp"
+#include "with/speculation/eagle3/chains_cases.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -224,6 +226,10 @@ void check_rounds(const Rounds& rounds) {
 }
 
 }  // namespace
+
+TEST_CASE("chains give a plain loop's drafts", "[eagle3][parity]") {
+  check_fixture_drafts<CpuBackend>();
+}
 
 TEST_CASE("drafts are those of all pairs anew, and change no token of the target",
           "[eagle3][laws]") {

@@ -111,6 +111,13 @@ TEST_CASE("config.json of a head is read in every form", "[eagle3][config]") {
   CHECK(safeailab.norm_before_fc);
   CHECK(safeailab.stream_layers == std::vector<std::int64_t>{2, 4, 5});
 
+  // As transformers: without head_dim it is 128 of qwen3, and follows from the others of llama.
+  const auto shrink = [](auto& layer) { layer.erase("head_dim"); };
+  CHECK(changed("angelslim", shrink).layer.head_dim == 6);
+  CHECK(changed("speculators_qwen3", [&](auto& json) {
+          shrink(json["transformer_layer_config"]);
+        }).layer.head_dim == 128);
+
   // Old heads say LlamaForCausalLM, and no draft vocabulary means that of the target.
   CHECK(changed("angelslim", [](auto& json) {
           json["architectures"] = {"LlamaForCausalLM"};
@@ -162,6 +169,8 @@ TEST_CASE("a config.json that is not of a head, or not supported, is refused",
           [](auto& json) { json["draft_vocab_size"] = 62; });
   refuses("angelslim", "'target_hidden_size' (48) must be 'hidden_size' (24)",
           [](auto& json) { json["target_hidden_size"] = 48; });
+  refuses("angelslim", "'model_type' must be \"llama\" or \"qwen3\", got \"gpt_oss\"",
+          [](auto& json) { json["model_type"] = "gpt_oss"; });
   refuses("angelslim", "'mlp_bias' must be false", [](auto& json) { json["mlp_bias"] = true; });
   refuses("angelslim", "exclude each other", [](auto& json) {
     json["fc_norm"] = true;

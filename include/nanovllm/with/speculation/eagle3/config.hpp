@@ -175,10 +175,14 @@ NANOVLLM_INLINE void read_proposal(const JsonFields& fields, Eagle3Config& out,
 NANOVLLM_INLINE void read_eagle3_layer(Json json, Eagle3Config& out, Problems& problems) {
   json["attention_bias"] = Json(false);  // the tensors say whether there are biases
   const JsonFields fields(json, "", problems);
-  const bool is_qwen3 = fields.string("model_type").value_or("") == "qwen3";
+  const std::string type = fields.string("model_type").value_or("");
+  const bool is_qwen3 = type == "qwen3";
+  if (!is_qwen3 && !type.empty() && type != "llama")
+    return fields.wrong("model_type", "\"llama\" or \"qwen3\"", *fields.find("model_type"));
   read_qwen3(fields, {},
              {.model_type = is_qwen3 ? "qwen3" : "llama",
               .class_prefix = "",
+              .head_dim = is_qwen3 ? std::optional<std::int64_t>(128) : std::nullopt,
               .windows_all_layers = true,
               .rope = is_qwen3 ? RopeType::yarn : RopeType::llama3},
              out.layer, problems);

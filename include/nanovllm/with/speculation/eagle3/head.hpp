@@ -250,11 +250,11 @@ class Eagle3Head {
            MatrixView<float> logits) {
     const std::int64_t n = in.tokens.extent(0), width = sizes_.hidden_size;
     const Rows pairs = pairs_.rows(n), right = columns(pairs, width, width);
+    attention_.plan(in);  // ahead of a norm, behind which GPUs begin to read keys early
     embed(in.tokens, target, stream_.hidden());
     norm(stream_.hidden(), weights_.input_norm, columns(pairs, 0, width));
     norm(g, weights_.hidden_norm, right);
     copy(config_.norm_before_residual ? ConstRows(right) : g, stream_.residual());
-    attention_.plan(in);
     attend(pairs, in, kv);
     stream_.add_rows(view_of(weights_.post_norm), weights_.down,
                      [&](const auto& rows) { return mlp_(rows, weights_.gate_up); });
