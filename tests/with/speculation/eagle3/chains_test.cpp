@@ -114,7 +114,7 @@ struct Rounds {
                    .blocks = OneSequence(6, static_cast<BlockId>(1 + 7 * i))};
       one.num_prompt = one.tokens.size();
       one.expected = one.tokens;
-      const std::vector<TokenId> output = plain_tokens(target, one.tokens, 36);
+      const std::vector<TokenId> output = plain_tokens(target, one.tokens, 50);
       one.expected.insert(one.expected.end(), output.begin(), output.end());
       sequences.push_back(std::move(one));
     }
@@ -175,8 +175,10 @@ struct Rounds {
       for (std::size_t i = 0; i < sequences.size(); ++i) {
         Drafting& one = sequences[i];
         if (one.tokens.size() + kMaxDrafts + 2 > one.expected.size()) continue;
-        const auto num_drafts = static_cast<std::int32_t>((5 * round + 3 * i) % 8);
-        requests.push_back(step(one, streams, round == 9 ? kMaxDrafts : num_drafts));
+        // Now and then so many that all of them need blocks that they do not have yet.
+        const auto num_drafts =
+            round % 3 == 2 ? kMaxDrafts : static_cast<std::int32_t>((5 * round + 3 * i) % 8);
+        requests.push_back(step(one, streams, num_drafts));
         running.push_back(&one);
       }
       for (std::size_t i = 0; i < running.size(); ++i)
