@@ -394,6 +394,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     # Kernels that no benchmark runs, nor anything that contains them. One more needs a reason.
     unmeasured["nanovllm/cuda/runtime/context.cuh"]
     unmeasured["nanovllm/with/gpt2/cuda/ops.cuh"]
+    unmeasured["nanovllm/with/speculation/eagle3/cuda/ops.cuh"]
 
     num_files_there = split(programs " " results, files_there, " ")
     for (i = 1; i <= num_files_there; i++) is_there[files_there[i]] = 1

@@ -8,5 +8,6 @@
 #include "nanovllm/with/speculation/drafter.hpp"
 #include "nanovllm/with/speculation/drafting_observer.hpp"
 #include "nanovllm/with/speculation/drafts_on_demand.hpp"
+#include "nanovllm/with/speculation/eagle3/chains.hpp"
 #include "nanovllm/with/speculation/model_drafter.hpp"
 #include "nanovllm/with/speculation/ngram_drafter.hpp"

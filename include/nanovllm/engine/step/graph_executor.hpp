@@ -253,10 +253,8 @@ class GraphExecutor {
         !memory_.has_room(inputs.fields()))
       return nullptr;
     const int way = sampler_.way_of(inputs);
-    if (inputs.fields().forward.shared_prefixes.size > 0) {
-      if (inputs.has_chunk_rows()) return nullptr;
-      return graphs_.find({Recorded::sharing_step, way}, n);
-    }
+    if (inputs.fields().forward.shared_prefixes.size > 0)
+      return inputs.has_chunk_rows() ? nullptr : graphs_.find({Recorded::sharing_step, way}, n);
     if (inputs.has_chunk_rows()) return graph_at_need({Recorded::step_of_chunk_rows, way}, n, kv);
     if (kHasPlainSteps && inputs.all_plain()) return graphs_.find(plain_step(), n);
     return graphs_.find({Recorded::step, way}, n);
@@ -273,8 +271,7 @@ class GraphExecutor {
     return n > 0 && n == inputs.num_tokens() && n == inputs.num_samples();
   }
 
-  /// One of those that not every engine uses, recorded when it is wanted first; null if no graph
-  /// has so many rows.
+  /// One that not every engine uses, recorded at first need; null if none has so many rows.
   [[nodiscard]] const SizedGraph* graph_at_need(Recorded what, std::int64_t rows, Pool& kv) {
     const SizedGraph* const step = graphs_.find({}, rows);
     if (step == nullptr) return nullptr;

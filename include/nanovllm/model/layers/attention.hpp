@@ -37,9 +37,8 @@ class NormRope {
   }
 
   /// What a layer does to heads of q and k, by weights and positions, and where k and v go.
-  template <class Batch>
   [[nodiscard]] QkNormRope<Weight> of(VectorView<const Weight> q_norm,
-                                      VectorView<const Weight> k_norm, const Batch& in) const {
+                                      VectorView<const Weight> k_norm, const auto& in) const {
     return {.q_norm = q_norm,
             .k_norm = k_norm,
             .eps = eps_,
@@ -72,8 +71,7 @@ class PagedAttention {
         out_(max_rows, heads.num_heads * heads.head_dim) {}
 
   /// Once a step, ahead of `attend` in all layers.
-  template <class Batch>
-  void plan(const Batch& in) {
+  void plan(const auto& in) {
     context_.backend.run(PlanAttentionArgs{.num_decodes = in.num_decodes,
                                            .num_tokens = in.tokens.extent(0),
                                            .query_starts = in.query_starts,
@@ -121,8 +119,7 @@ class PagedAttention {
   /// What every query sees, [n, heads · head_dim], valid until the next call. The step's keys and
   /// values are in `kv` already; chunks also get them directly, so that without a prefix the cache
   /// need not be read.
-  template <class Batch>
-  [[nodiscard]] typename Context::Rows attend(const Qkv<A>& qkv, const Batch& in, KvView<Kv> kv) {
+  [[nodiscard]] typename Context::Rows attend(const Qkv<A>& qkv, const auto& in, KvView<Kv> kv) {
     const std::int64_t n = qkv.q.extent(0), num_decodes = in.num_decodes;
     const typename Context::Rows rows = out_.rows(n);
     const TensorView<A, 3> out(rows.data, {n, heads_.num_heads, heads_.head_dim});

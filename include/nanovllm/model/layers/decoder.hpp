@@ -34,6 +34,8 @@ class Decoder {
 
   [[nodiscard]] Weights& weights() { return weights_; }
   [[nodiscard]] LmHead<Context>& lm_head() { return lm_head_; }
+  /// Residual streams as they enter layers, for who asks: model/layers/stream_taps.hpp.
+  [[nodiscard]] auto& taps() { return stream_.taps(); }
 
   /// Heads of this rank, for its KV pool.
   [[nodiscard]] std::int64_t num_kv_heads() const { return sizes_.heads.num_kv_heads; }
@@ -49,8 +51,7 @@ class Decoder {
   /// of `in.logit_rows`, [m, padded_vocab_size()], of which the first vocab_size() columns count,
   /// and the hidden states of `in.hidden_rows`, [h, hidden_size()]. All ranks call this together
   /// and all get the same, but where logits have `part_width()` columns of `lm_head()`.
-  template <class Batch, class KvCache>
-  void forward(const Batch& in, KvCache& kv, MatrixView<float> logits,
+  void forward(const auto& in, auto& kv, MatrixView<float> logits,
                typename Context::Rows hidden = {}) {
     stream_.start(in.tokens.extent(0));
     embed(context_, in.tokens, weights_, stream_.residual());
@@ -59,9 +60,11 @@ class Decoder {
     attention_.plan(in);
     if constexpr (requires { mlp_.plan(in); }) mlp_.plan(in);
     for (std::int64_t i = 0; i < num_layers(); ++i) {
+      stream_.enter(i);
       attention_(stream_, weights_.layer(i), in, kv.layer(i));
       mlp_(stream_, weights_.layer(i));
     }
+    stream_.enter(num_layers());
     stream_.norm(Norm::template parameters<Context>(weights_.final_norm()));
     if (in.hidden_rows.extent(0) > 0) stream_.copy_rows(in.hidden_rows, hidden);
     if (in.logit_rows.extent(0) > 0)

@@ -3,12 +3,14 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/norm.hpp"
+#include "nanovllm/model/layers/stream_taps.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
@@ -141,6 +143,7 @@ class ResidualStream {
         max_rows_(max_rows),
         eps_(eps),
         sums_(context, max_rows),
+        taps_(context, max_rows, width),
         residual_(max_rows, width),
         hidden_(max_rows, width) {}
 
@@ -149,7 +152,15 @@ class ResidualStream {
     check<ShapeError>(n <= max_rows_, "forward: at most ", max_rows_, " tokens a step, got ", n);
     num_rows_ = n;
     has_summand_ = false;
+    entered_.reset();
     sums_.start();
+  }
+
+  /// What is asked of this stream from outside.
+  [[nodiscard]] StreamTaps<Context>& taps() { return taps_; }
+  /// The norm that follows is the first one of `layer`, or the final one, of their number.
+  void enter(std::int64_t layer) {
+    if (taps_.wants(layer)) entered_ = layer;
   }
 
   [[nodiscard]] Rows residual() { return residual_.rows(num_rows_); }
@@ -197,7 +208,7 @@ class ResidualStream {
   void read_rows(const NormParameters& parameters, const Read& read) {
     if (sums_.read_rows(*this, parameters, eps_, read)) {
       has_summand_ = false;
-      return;
+      return keep_entered();
     }
     read(normed(parameters), std::int64_t{0});
   }
@@ -227,6 +238,7 @@ class ResidualStream {
         !sums_.norm(hidden(), residual(), parameters, eps_))
       add_and_norm(parameters);
     has_summand_ = false;
+    keep_entered();
   }
 
   /// What the next block reads: `norm`, or, where the backend has ops that take the norm upon
@@ -234,7 +246,10 @@ class ResidualStream {
   /// call of `add`, `norm` or `normed`.
   [[nodiscard]] BlockInput<Context> normed(const NormParameters& parameters) {
     if constexpr (std::same_as<Norm, RmsNorm> && kFusesNorms<Context>) {
-      if (!has_summand_) return {.x = residual(), .norm = norm_of(parameters), .scratch = hidden()};
+      if (!has_summand_) {
+        keep_entered();
+        return {.x = residual(), .norm = norm_of(parameters), .scratch = hidden()};
+      }
     }
     norm(parameters);
     return {.x = hidden()};
@@ -272,6 +287,13 @@ class ResidualStream {
     summand_bias_ = bias;
   }
 
+  /// The residual is what the norm read; gives it to the taps if it enters a layer they ask for.
+  void keep_entered() {
+    if (!entered_) return;
+    taps_.keep(*entered_, residual());
+    entered_.reset();
+  }
+
   /// hidden() = norm of residual(), to which the summand is added, if there is one.
   void add_and_norm(const NormParameters& parameters) {
     if (!has_summand_) return Norm::run(context_, residual(), parameters, eps_, hidden());
@@ -286,6 +308,8 @@ class ResidualStream {
   std::int64_t max_rows_;
   float eps_;
   Sums sums_;
+  StreamTaps<Context> taps_;
+  std::optional<std::int64_t> entered_;  // a layer that is asked for, until its norm
   std::int64_t num_rows_ = 0;
   bool has_summand_ = false;  // hidden_ is to be added to the residual, and summand_bias_ with it
   VectorView<const typename Context::Weight> summand_bias_{};

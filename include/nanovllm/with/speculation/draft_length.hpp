@@ -42,8 +42,8 @@ class Acceptance {
 };
 
 /// Seconds of a step as a function of its rows, averaged over steps that were measured, and between
-/// two of them a line. The first step of so many rows does not count: it may load kernels and record
-/// a graph.
+/// two of them a line. The first step of so many rows does not count: it may load kernels and
+/// record a graph.
 class StepSeconds {
  public:
   void add(std::int64_t rows, double seconds) {
