@@ -15,7 +15,9 @@ using namespace nanovllm::examples;
 namespace {
 
 std::optional<SpeculativeConfig> config_of(const std::string& json) {
-  return speculative_config({.config = json});
+  SpeculationOptions options;
+  options.config = json;
+  return speculative_config(options);
 }
 
 /// What CLI11 makes of a command line; throws its errors.

@@ -218,6 +218,7 @@ class Scheduler {
   [[nodiscard]] std::int64_t num_preemptions() const { return states_.num_preemptions(); }
   /// Times that the prefix cache threw when it was told of computed tokens.
   [[nodiscard]] std::int64_t num_failed_inserts() const { return states_.num_failed_inserts(); }
+  [[nodiscard]] const Preemption& preemption() const { return preemption_; }
   [[nodiscard]] const BatchConfig& config() const { return config_; }
   [[nodiscard]] const Blocks& blocks() const { return states_.blocks(); }
   [[nodiscard]] Blocks& blocks() { return states_.blocks(); }

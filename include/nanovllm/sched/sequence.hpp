@@ -79,8 +79,7 @@ struct alignas(64) Sequence {
   FinishReason finish_reason = FinishReason::none;
   /// What steps draw for it are candidates: its tokens come by `Choices::apply`.
   bool is_chosen = false;
-  /// It has nothing to compute before the next `Choices::apply`: its candidates were drawn, or it
-  /// is one of those that begin after the first choice.
+  /// It has nothing to compute before the next `Choices::apply`, or begins after the first one.
   bool awaits_choice = false;
   RowKind output = RowKind::draw;         ///< what its last token's row is for: *draw*, or *hidden*
   std::int32_t num_computed_tokens = 0;   ///< K and V of [0, n) are there after steps under way
@@ -98,8 +97,7 @@ struct alignas(64) Sequence {
   /// Samples of one request form a ring. All must live as long as this one. Null: no other.
   Sequence* next_sibling = nullptr;
 
-  /// A parked sequence, its beginning, to which it leaves its blocks. Must live as long as this
-  /// one. Null if there is none.
+  /// A parked sequence, its beginning, to which it leaves its blocks, and which must outlive it.
   Sequence* continues = nullptr;
   KeptTokens kept{};                   ///< while it waits
   std::vector<TokenId> guesses{};      ///< of what follows its tokens, for its next step to check
@@ -115,6 +113,9 @@ struct alignas(64) Sequence {
   }
   /// Known and pending ones.
   [[nodiscard]] std::int32_t num_tokens() const { return num_known_tokens() + pending.size(); }
+  [[nodiscard]] std::int32_t num_generated_tokens() const {
+    return num_tokens() - num_prompt_tokens;
+  }
   [[nodiscard]] bool has_pending_token() const { return !pending.empty(); }
   /// Whether the step under way draws several tokens for it, of which it may keep fewer, or its
   /// next token is not chosen yet: no other step can have it before its tokens are known.
