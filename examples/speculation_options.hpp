@@ -21,8 +21,8 @@
 namespace nanovllm::examples {
 
 struct SpeculationOptions {
-  std::string config;         ///< a JSON object; empty: none
-  std::string method, model;  ///< the short forms of its members; empty: not given
+  std::optional<std::string> config;         ///< a JSON object
+  std::optional<std::string> method, model;  ///< the short forms of its members
   std::optional<int> num_tokens;
 };
 
@@ -50,6 +50,12 @@ inline void add_speculation_options(CLI::App& app, SpeculationOptions& options) 
 
 namespace detail {
 
+/// Throws ConfigError for no name.
+[[nodiscard]] inline std::string checked_model(std::string name) {
+  check<ConfigError>(!name.empty(), "speculative model: expected a directory or GGUF file, got ''");
+  return name;
+}
+
 /// One member of the JSON object. Throws ConfigError.
 inline void read_speculative_member(const std::string& key, const Json& value,
                                     SpeculativeConfig& out) {
@@ -57,8 +63,8 @@ inline void read_speculative_member(const std::string& key, const Json& value,
   const auto integer = [&](std::int64_t low, std::int64_t high) {
     return integer_at(value, path, low, high);
   };
-  const auto positive = [&] {
-    return static_cast<std::int32_t>(integer(1, std::numeric_limits<std::int32_t>::max()));
+  const auto lookup = [&] {
+    return static_cast<std::int32_t>(integer(1, SpeculativeConfig::kMaxLookup));
   };
   if (key == "method") {
     out.method = string_at(value, path);
@@ -66,14 +72,14 @@ inline void read_speculative_member(const std::string& key, const Json& value,
         std::ranges::find(kSpeculativeMethods, out.method) != kSpeculativeMethods.end(), path, ": ",
         expected_one_of(kSpeculativeMethods, out.method));
   } else if (key == "model") {
-    out.model = string_at(value, path);
+    out.model = checked_model(string_at(value, path));
   } else if (key == "num_speculative_tokens") {
     out.num_speculative_tokens =
         static_cast<std::int32_t>(integer(0, SpeculativeConfig::kMaxTokens));
   } else if (key == "prompt_lookup_max") {
-    out.prompt_lookup_max = positive();
+    out.prompt_lookup_max = lookup();
   } else if (key == "prompt_lookup_min") {
-    out.prompt_lookup_min = positive();
+    out.prompt_lookup_min = lookup();
   } else if (key == "adaptive") {
     if (!value.is_boolean()) wrong_field(path, "true or false", value);
     out.adaptive = value.get<bool>();
@@ -98,11 +104,12 @@ inline void read_speculative_member(const std::string& key, const Json& value,
 [[nodiscard]] inline std::optional<SpeculativeConfig> speculative_config(
     const SpeculationOptions& options) {
   const auto& [text, method, model, num_tokens] = options;
-  if (text.empty() && method.empty() && model.empty() && !num_tokens) return {};
-  SpeculativeConfig out{.method = method, .model = model};
+  if (!text && !method && !model && !num_tokens) return {};
+  SpeculativeConfig out{.method = method.value_or("")};
+  if (model) out.model = detail::checked_model(*model);
   if (num_tokens) out.num_speculative_tokens = *num_tokens;
-  if (!text.empty()) {
-    const Json json = parse_json_object<ConfigError>(text, "--speculative-config");
+  if (text) {
+    const Json json = parse_json_object<ConfigError>(*text, "--speculative-config");
     for (const auto& [key, value] : json.items()) detail::read_speculative_member(key, value, out);
   }
   if (out.method.empty()) out.method = out.model.empty() ? "ngram" : "draft_model";

@@ -99,9 +99,17 @@ TEST_CASE("what the JSON cannot be is refused by name", "[examples]") {
   CHECK_THROWS_WITH(config_of(R"({"num_speculative_tokens": -1})"),
                     "--speculative-config: num_speculative_tokens must be an integer in [0, 63], "
                     "got -1");
-  CHECK_THROWS_WITH(config_of(R"({"prompt_lookup_min": 0})"),
-                    "--speculative-config: prompt_lookup_min must be an integer in [1, "
-                    "2147483647], got 0");
+  CHECK_THROWS_WITH(
+      config_of(R"({"prompt_lookup_min": 0})"),
+      "--speculative-config: prompt_lookup_min must be an integer in [1, 256], got 0");
+  CHECK_THROWS_WITH(config_of(R"({"prompt_lookup_max": 2147483647})"),
+                    "--speculative-config: prompt_lookup_max must be an integer in [1, 256], got "
+                    "2147483647");
+  CHECK_THROWS_WITH(config_of(""), Catch::StartsWith("--speculative-config is "));
+  for (const auto& empty : {std::vector<std::string>{"--speculative-model", ""},
+                            {"--speculative-config", R"({"model": ""})"}})
+    CHECK_THROWS_WITH(parsed(empty),
+                      "speculative model: expected a directory or GGUF file, got ''");
   CHECK_THROWS_WITH(config_of(R"({"adaptive": "no"})"),
                     "--speculative-config: adaptive must be true or false, got \"no\"");
   CHECK_THROWS_WITH(config_of(R"({"prompt_lookup_min": 4, "prompt_lookup_max": 2})"),

@@ -80,3 +80,12 @@ TEST_CASE("a draft model wants somebody who makes its engine", "[speculation]") 
                     "SpeculativeConfig::make_engine must be set for the method draft_model of a "
                     "policy with DraftsOnDemand");
 }
+
+TEST_CASE("what a draft model lacks is told of the draft model", "[speculation]") {
+  const auto made = [](const EngineConfig& config) {
+    return make_engine<Models<AnyModel>, FullPolicy>(config);
+  };
+  CHECK_THROWS_WITH(
+      run(SpeculativeConfig{.method = "draft_model", .model = "/nowhere", .make_engine = made}),
+      Catch::StartsWith("the draft model: ") && Catch::Contains("/nowhere"));
+}

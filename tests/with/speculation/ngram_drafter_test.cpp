@@ -131,6 +131,8 @@ TEST_CASE("suffix lengths: one setting is as the other, and their order is check
   };
   CHECK(error_of({.prompt_lookup_max = 2, .prompt_lookup_min = 3}) ==
         "SpeculativeConfig: prompt_lookup_min must be in [1, prompt_lookup_max = 2], got 3");
+  CHECK(error_of({.prompt_lookup_max = 257, .prompt_lookup_min = 1}) ==
+        "SpeculativeConfig: prompt_lookup_max must be at most 256, got 257");
   CHECK(error_of({.prompt_lookup_min = 0}) ==
         "SpeculativeConfig: prompt_lookup_min must be in [1, prompt_lookup_max = 0], got 0");
   CHECK(error_of({.num_speculative_tokens = 64}) ==

@@ -23,6 +23,7 @@ struct EngineConfig;
 /// of vLLM's `--speculative-config`.
 struct SpeculativeConfig {
   static constexpr std::int32_t kMaxTokens = 63;
+  static constexpr std::int32_t kMaxLookup = 256;
 
   /// Which of the policy's drafters: its `kMethod`. Empty: the first.
   std::string method{};
@@ -33,8 +34,9 @@ struct SpeculativeConfig {
   std::optional<KvSize> model_kv_size{};
   /// Most tokens that are drafted for a sequence in a step, [0, 63]; 0 turns drafting off.
   std::int32_t num_speculative_tokens = 5;
-  /// Of `NgramDrafter`: tokens of the longest and of the shortest suffix that is looked up, ≥ 1. If
-  /// one is unset, it is as the other; if both are, 5 and 3.
+  /// Of `NgramDrafter`: tokens of the longest and of the shortest suffix that is looked up, in [1,
+  /// kMaxLookup]: each length costs time and memory. If one is unset, it is as the other; if both
+  /// are, 5 and 3.
   std::optional<std::int32_t> prompt_lookup_max{};
   std::optional<std::int32_t> prompt_lookup_min{};
   /// Each step drafts as many tokens, 0 included, as give most tokens a second, by measured times
@@ -55,6 +57,9 @@ struct SpeculativeConfig {
     check<ConfigError>(num_speculative_tokens >= 0 && num_speculative_tokens <= kMaxTokens,
                        "SpeculativeConfig::num_speculative_tokens must be in [0, ", kMaxTokens,
                        "], got ", num_speculative_tokens);
+    check<ConfigError>(lookup_max() <= kMaxLookup,
+                       "SpeculativeConfig: prompt_lookup_max must be at most ", kMaxLookup,
+                       ", got ", lookup_max());
     check<ConfigError>(lookup_min() >= 1 && lookup_min() <= lookup_max(),
                        "SpeculativeConfig: prompt_lookup_min must be in [1, prompt_lookup_max = ",
                        lookup_max(), "], got ", lookup_min());

@@ -25,7 +25,13 @@ class MadeEngine {
     check<ConfigError>(options.make_engine != nullptr,
                        "SpeculativeConfig::make_engine must be set for the method draft_model of a "
                        "policy with DraftsOnDemand");
-    engine_ = options.make_engine(config);
+    try {
+      engine_ = options.make_engine(config);
+    } catch (const LoadError& error) {
+      throw LoadError(concat("the draft model: ", error.what()));
+    } catch (const ConfigError& error) {
+      throw ConfigError(concat("the draft model: ", error.what()));
+    }
   }
 
   [[nodiscard]] const TextSide& text() const { return engine_->text(); }
