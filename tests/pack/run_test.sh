@@ -11,9 +11,10 @@ mkdir -p "$scratch/tools" "$pack/tests/cuda" "$pack/tests/with/mpi" "$pack/bench
 cp "$here/build.sh" "$here/run.sh" "$pack"
 touch "$pack/tests/cuda/"{passes,skips}_test.cu "$pack/tests/with/mpi/passes_test.cu" \
   "$pack/benchmarks/cuda_ops/passes_bench.cu" "$pack/examples/generate.cu"
-mkdir -p "$pack/benchmarks/"{engine_bench,prefix_cache} "$pack/tests/oracle/fingerprint"
+mkdir -p "$pack/benchmarks/"{engine_bench,prefix_cache,speculation} "$pack/tests/oracle/fingerprint"
 touch "$pack/benchmarks/engine_bench/"{engine_bench,moe_engine_bench}.cu \
-  "$pack/benchmarks/prefix_cache/"{prefix_cache,ladder}.cu "$pack/tests/oracle/fingerprint/fingerprint.cu"
+  "$pack/benchmarks/prefix_cache/"{prefix_cache,ladder}.cu \
+  "$pack/benchmarks/speculation/speculation_bench.cu" "$pack/tests/oracle/fingerprint/fingerprint.cu"
 
 cat > "$scratch/tools/nvcc" << 'NVCC'
 #!/usr/bin/env bash
@@ -52,7 +53,7 @@ expect() {
 mkdir "$pack/bin"
 expect 1 'there is no programs.txt' "$pack/run.sh"
 rmdir "$pack/bin"
-expect 0 '^10 programs in' "$pack/build.sh"
+expect 0 '^11 programs in' "$pack/build.sh"
 expect 0 '^2 passed, 0 failed, 1 skipped$' "$pack/run.sh"
 
 # One that does not compile, though it did before, and one that fails.
