@@ -1,6 +1,6 @@
 #pragma once
 /// A dense layer of few rows of x by 4-bit integers: launcher of int4_few_rows_kernel.cuh, which
-/// has the formulas.
+/// has the formulas, and from kFewestInt4MidRows on of int4_mid_m_kernel.cuh.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
-/// The kernel of `int4_mid_m`: dense layers of 9 rows of x and more by 4-bit integers on Hopper.
-/// The formula and the bits are those of int4_few_rows_kernel.cuh, whose blocks keep the planes of
-/// x in shared memory. For more rows there is no room for them; here they come through the ring.
+/// The kernel of `int4_few_rows` for nine rows of x and more: dense layers by 4-bit integers on
+/// Hopper. The formula and the bits are those of int4_few_rows_kernel.cuh, whose blocks keep the
+/// planes of x in shared memory. For more rows there is no room; here they come through the ring.
 ///
 /// A cluster of four blocks takes an item, two tiles of 64 rows of W, after the other: a quarter of
 /// K a block, four warps for each tile, which share the planes. One more warp copies units of W and
