@@ -232,6 +232,27 @@ void expert_mlp_of_nan(B& backend, const ExpertCase& c) {
                                                                .out = x.matrix(c.in)});
 }
 
+/// The op that gave `out` of `x`, once more in place of x, and added to what is there.
+template <class T, class B, class Matrix>
+void expert_mlp_in_place_case(B& backend, ExpertMlpArgs<T, Matrix> args, Array<B, T>& x,
+                              const Array<B, T>& out) {
+  const std::int64_t in = args.x.extent(1);
+  Array<B, T> sums(backend, x.host);
+  args.out = x.matrix(in);
+  backend.run(args);
+  x.download();
+  REQUIRE(same_bits(x.host, out.host));
+
+  // x again, and rounded twice.
+  std::vector<T> expected_sums;
+  for (std::int64_t i = 0; i < args.x.extent(0) * in; ++i)
+    expected_sums.push_back(T(static_cast<float>(sums[i]) + static_cast<float>(out[i])));
+  args.x = sums.matrix(in), args.out = sums.matrix(in), args.accumulate = true;
+  backend.run(args);
+  sums.download();
+  REQUIRE(same_bits(sums.host, expected_sums));
+}
+
 /// With the experts of a case: `list` of those that are here, and the elements `gate_up` and
 /// `down` of all.
 template <class T, class B, class Experts>
@@ -302,22 +323,7 @@ void expert_mlp_case_of(B& backend, const ExpertCase& c, const Experts& experts)
     }
   }
   REQUIRE(worst.ratio() <= 1);
-
-  // In place of x.
-  Array<B, T> sums(backend, x.host);
-  args.out = x.matrix(c.in);
-  backend.run(args);
-  x.download();
-  REQUIRE(same_bits(x.host, out.host));
-
-  // Added to what is there, x again, and rounded twice.
-  std::vector<T> expected_sums;
-  for (std::int64_t i = 0; i < c.n * c.in; ++i)
-    expected_sums.push_back(T(static_cast<float>(sums[i]) + static_cast<float>(out[i])));
-  args.x = sums.matrix(c.in), args.out = sums.matrix(c.in), args.accumulate = true;
-  backend.run(args);
-  sums.download();
-  REQUIRE(same_bits(sums.host, expected_sums));
+  expert_mlp_in_place_case<T>(backend, args, x, out);
 }
 
 template <class T, class B>

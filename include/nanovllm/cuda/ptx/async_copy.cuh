@@ -64,6 +64,11 @@ __device__ __forceinline__ void copy_async_16(std::uint32_t to, const void* from
   }
 }
 
+/// Starts copying 4 bytes, through L1.
+__device__ __forceinline__ void copy_async_4(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
 /// Starts copying 16 bytes, or writing 16 zero bytes when not `valid`; then `from` is not read, but
 /// must still be an aligned global address.
 template <L2Fetch kFetch = L2Fetch::sector>

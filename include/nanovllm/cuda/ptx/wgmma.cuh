@@ -178,17 +178,29 @@ __device__ __forceinline__ void wgmma(float (&d)[kSize], WgmmaOperand a, WgmmaOp
 #undef NANOVLLM_WGMMA_SS
 }
 
-/// d = a · b, or d += a · b when `kAdd`, of e4m3 elements: 96 columns, and 32 of k, which take as
-/// many bytes as 16 of 16 bits. Both operands in shared memory, stored as m × k and n × k. Sums
-/// keep about 14 bits.
-template <bool kAdd>
-__device__ __forceinline__ void wgmma_e4m3(float (&d)[48], WgmmaOperand a, WgmmaOperand b) {
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %50, 0;"
-      "wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 " NANOVLLM_WGMMA_LIST_48
-      "%48, %49, p, 1, 1;}"
-      : NANOVLLM_WGMMA_OUT_48(d)
-      : "l"(a.bits), "l"(b.bits), "n"(kAdd ? 1 : 0));
+/// d = a · b, or d += a · b when `kAdd`, of e4m3 elements: n = 2 · kSize columns, and 32 of k,
+/// which take as many bytes as 16 of 16 bits. Both operands in shared memory, stored as m × k and
+/// n × k. Sums keep about 14 bits.
+template <bool kAdd, int kSize>
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[kSize], WgmmaOperand a, WgmmaOperand b) {
+  static_assert(kSize == 16 || kSize == 48 || kSize == 64,
+                "'wgmma_e4m3' makes 32, 96 or 128 columns");
+#define NANOVLLM_WGMMA_E4M3(columns, size, a_register, b_register, add_register)          \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " add_register                              \
+               ", 0;"                                                                     \
+               "wgmma.mma_async.sync.aligned.m64n" columns                                \
+               "k32.f32.e4m3.e4m3 " NANOVLLM_WGMMA_LIST_##size a_register ", " b_register \
+                                                                          ", p, 1, 1;}"   \
+               : NANOVLLM_WGMMA_OUT_##size(d)                                             \
+               : "l"(a.bits), "l"(b.bits), "n"(kAdd ? 1 : 0))
+  if constexpr (kSize == 16) {
+    NANOVLLM_WGMMA_E4M3("32", 16, "%16", "%17", "%18");
+  } else if constexpr (kSize == 48) {
+    NANOVLLM_WGMMA_E4M3("96", 48, "%48", "%49", "%50");
+  } else {
+    NANOVLLM_WGMMA_E4M3("128", 64, "%64", "%65", "%66");
+  }
+#undef NANOVLLM_WGMMA_E4M3
 }
 
 /// d += a · b, n = 2 · kSize columns, `a` in registers, `b` in shared memory, stored as k × n.

@@ -1,12 +1,11 @@
 #pragma once
 /// A mixture of experts on CUDA with weights in 8-bit floats (`Fp8Weights`).
 ///
-/// Activations are multiplied as they are, in bfloat16, whatever their number: fewer bytes of
-/// weights are read, and no product is faster than bfloat16's. The sums of 128 columns are
-/// multiplied by their scale (grouped.cuh). Only where experts have many rows and a kernel of the
-/// device's architecture multiplies are weights rounded: times their scale, to bfloat16
-/// (hopper/fp8_weights.cuh).
+/// Activations are multiplied as they are, in bfloat16, and the sums of 128 columns by their scale
+/// (grouped.cuh). Only where experts have many rows and a kernel of the device's architecture
+/// multiplies are activations rounded, too (hopper/rounded.cuh).
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -29,7 +28,10 @@ namespace nanovllm::cuda {
           .scales = first.scales,
           .scale_stride = first.scale_stride,
           .expert_scales = detail::expert_stride(
-              experts, [&](const auto& expert) { return (expert.*matrix).view().scales; })};
+              experts, [&](const auto& expert) { return (expert.*matrix).view().scales; }),
+          .has_blocks = std::ranges::all_of(experts, [&](const auto& expert) {
+            return (expert.*matrix).view().blocks != nullptr;
+          })};
 }
 
 /// Contract: with/moe/ops.hpp. `in` and `width` are multiples of 8. A row's result depends

@@ -44,6 +44,7 @@ struct GroupedOperands {
   /// Of e4m3: scale (i, j) of expert e is scales[e · expert_scales + j / 128 · scale_stride + i].
   const float* scales = nullptr;
   std::int64_t scale_stride = 0, expert_scales = 0;
+  bool has_blocks = false;  ///< scales of 128 rows, from multiples of 128 on, are equal
 
   /// The number of a slot's expert among `local`; -1 if it is elsewhere.
   [[nodiscard]] __device__ __forceinline__ int expert_of(int token, int slot) const {

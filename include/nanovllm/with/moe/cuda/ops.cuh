@@ -15,7 +15,8 @@
 /// Gates and ups are not rounded; h and y are rounded to T. A row's result depends on that row and
 /// on which kernel multiplies, which follows from the number of rows: in batch-invariant mode it is
 /// always the same one.
-/// Measured: not by itself (combine.cuh); the slow products were not timed.
+/// Measured: not by itself; 307 us for a layer's experts of 256 tokens with the sum (experts_bench,
+/// cuda_moe_h200.json). The slow products were not timed.
 
 #include <cuda_runtime.h>
 
@@ -39,6 +40,7 @@
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
+#include "nanovllm/with/eight_bits/cuda/quantise.cuh"
 #include "nanovllm/with/moe/cuda/combine.cuh"
 #include "nanovllm/with/moe/cuda/few.cuh"
 #include "nanovllm/with/moe/cuda/grouped.cuh"
@@ -110,6 +112,7 @@ struct StackedWeights {
   std::int64_t row_stride, expert_stride;
   const float* scales = nullptr;
   std::int64_t scale_stride = 0, expert_scales = 0;
+  bool has_blocks = false;  ///< see GroupedOperands
 };
 
 namespace detail {
@@ -170,7 +173,8 @@ template <class T, class W>
           .plan_is_ready = plan_is_ready,
           .scales = weights.scales,
           .scale_stride = weights.scale_stride,
-          .expert_scales = weights.expert_scales};
+          .expert_scales = weights.expert_scales,
+          .has_blocks = weights.has_blocks};
 }
 
 /// Both products of a step: x by gates and ups to `hidden` [pairs, width], and that by the down
@@ -207,42 +211,60 @@ void run_few_experts(const ExpertProducts<T, W>& products, const MatrixView<cons
   few_experts_down(by_down, weights, accumulate, context);
 }
 
-/// Enqueues the products of tiles of pairs, by a plan. Pairs are spread over `all` experts. The
-/// kernels are those of the device's architecture, one of `Architectures`, if it has some for so
-/// many pairs.
+/// Enqueues the products of tiles of `tokens` pairs by the kernels of the device's architecture,
+/// one of `Architectures`, which has some for them. Rows of activations by 8-bit floats are rounded
+/// first, as dense layers round them, and so are those in between.
+template <class Architectures, class W>
+void run_native_experts(const ExpertProducts<bf16, W>& products, const MatrixView<bf16>& results,
+                        int tokens, std::int64_t max_tiles, ExpertWorkspace& workspace,
+                        const Context& context) {
+  const auto multiply = [&](auto gated, const auto& p) {
+    const auto run = [&](auto native) {
+      return ExpertProductOf<decltype(native)>::template run<gated>(
+          p, tokens, products.local.count, max_tiles, workspace.maps(), context);
+    };
+    check(Architectures::choose(context, run),
+          "expert_mlp: the device's architecture has no kernel for tiles of ", tokens,
+          " rows, which it asked for");
+  };
+  const ExpertPlan plan = workspace.plan();
+  const auto by_gate_up = products.by_gate_up(plan);
+  const auto by_down = products.by_down(results, plan);
+  if constexpr (std::same_as<W, fp8_e4m3>) {
+    const auto x = workspace.rounded_x(products.x.extent(0), products.x.extent(1));
+    const auto hidden = workspace.rounded_hidden(results.extent(0), products.hidden.extent(1));
+    quantise_rows(products.x, {}, x, context);
+    plan_experts(products.ids, products.local, tokens, plan, context);
+    multiply(std::true_type{}, RoundedExpertOperands{by_gate_up, x, hidden});
+    multiply(std::false_type{}, RoundedExpertOperands{by_down, hidden});
+  } else {
+    plan_experts(products.ids, products.local, tokens, plan, context);
+    multiply(std::true_type{}, by_gate_up);
+    multiply(std::false_type{}, by_down);
+  }
+}
+
+/// Enqueues the products of tiles of pairs, by a plan. Pairs are spread over `all` experts.
 template <class Architectures, class T, class W>
 void run_planned_experts(const ExpertProducts<T, W>& products, const MatrixView<T>& results,
                          std::int64_t all, ExpertWorkspace& workspace, const Context& context) {
   const std::int64_t pairs = results.extent(0), experts = products.local.count;
-  const int native_tokens = [&] {
-    if constexpr (std::same_as<T, bf16>) {
-      return Architectures::choose(context, [&](auto native) {
-        return ExpertProductOf<decltype(native)>::tile_rows(pairs, all);
-      });
+  if constexpr (std::same_as<T, bf16>) {
+    const int tokens = Architectures::choose(context, [&](auto native) {
+      return ExpertProductOf<decltype(native)>::template tile_rows<W>(products.x.extent(0), pairs,
+                                                                      all);
+    });
+    if (tokens > 0) {
+      return run_native_experts<Architectures>(
+          products, results, tokens, max_expert_tiles(pairs, experts, tokens), workspace, context);
     }
-    return 0;
-  }();
-  const int tokens = native_tokens > 0 ? native_tokens : grouped_tokens(pairs, all);
+  }
+  const int tokens = grouped_tokens(pairs, all);
   const std::int64_t max_tiles = max_expert_tiles(pairs, experts, tokens);
-  const auto multiply = [&](auto gated, const GroupedOperands<T, W>& p) {
-    if constexpr (std::same_as<T, bf16>) {
-      const auto run = [&](auto native) {
-        return ExpertProductOf<decltype(native)>::template run<gated>(p, experts, max_tiles,
-                                                                      workspace.maps(), context);
-      };
-      if (native_tokens > 0) {
-        check(Architectures::choose(context, run),
-              "expert_mlp: the device's architecture has no kernel for tiles of ", native_tokens,
-              " rows, which it asked for");
-        return;
-      }
-    }
-    grouped_product<gated>(p, tokens, max_tiles, context);
-  };
   const ExpertPlan plan = workspace.plan();
   plan_experts(products.ids, products.local, tokens, plan, context);
-  multiply(std::true_type{}, products.by_gate_up(plan));
-  multiply(std::false_type{}, products.by_down(results, plan));
+  grouped_product<true>(products.by_gate_up(plan), tokens, max_tiles, context);
+  grouped_product<false>(products.by_down(results, plan), tokens, max_tiles, context);
 }
 
 /// Enqueues the slow products, which take any rows.

@@ -6,8 +6,11 @@
 #include <cstdint>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/fp8.hpp"
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/with/eight_bits/cuda/quantise.cuh"
 #include "nanovllm/with/moe/cuda/plan.cuh"
 #include "nanovllm/with/moe/ops.hpp"
 
@@ -33,8 +36,8 @@ class ExpertWorkspace {
     grow(pairs_, pairs);
     grow(tiles_, pairs);
     grow(num_tiles_, std::size_t{1});
-    grow(hidden_, pairs * static_cast<std::size_t>(sizes.width) * element_bytes);
-    grow(results_, pairs * static_cast<std::size_t>(sizes.in) * element_bytes);
+    grow(hidden_, pairs * whole_groups(sizes.width) * element_bytes);
+    grow(results_, pairs * whole_groups(sizes.in) * element_bytes);
   }
 
   [[nodiscard]] TensorMaps& maps() { return maps_; }
@@ -49,7 +52,28 @@ class ExpertWorkspace {
     return reinterpret_cast<T*>(results_.data());
   }
 
+  /// Rows in 8-bit floats in the same memory: `hidden`, and x [tokens, in] until `results` are
+  /// written.
+  [[nodiscard]] Fp8Activations rounded_hidden(std::int64_t pairs, std::int64_t width) {
+    return rounded(hidden_, pairs, width);
+  }
+  [[nodiscard]] Fp8Activations rounded_x(std::int64_t tokens, std::int64_t in) {
+    return rounded(results_, tokens, in);
+  }
+
  private:
+  [[nodiscard]] static std::size_t whole_groups(std::int64_t columns) {
+    return static_cast<std::size_t>(align_up(columns, kFp8Group));
+  }
+  /// Elements, then scales: less than two bytes an element of whole groups.
+  [[nodiscard]] static Fp8Activations rounded(DeviceBuffer<std::byte>& buffer, std::int64_t rows,
+                                              std::int64_t columns) {
+    const std::int64_t stride = align_up(columns, kFp8Group);
+    return {.data = reinterpret_cast<fp8_e4m3*>(buffer.data()),
+            .scales = reinterpret_cast<float*>(buffer.data() + rows * stride),
+            .stride = stride,
+            .scale_stride = align_up(rows, std::int64_t{4})};
+  }
   template <class T>
   static void grow(DeviceBuffer<T>& buffer, std::size_t size) {
     if (buffer.size() >= size) return;

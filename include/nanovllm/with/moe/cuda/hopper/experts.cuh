@@ -1,11 +1,11 @@
 #pragma once
 /// Products of the rows of each expert by its weights where experts have many rows, by wgmma and
-/// TMA (sm_90a). The formulas are those of with/moe/cuda/grouped.cuh; operands of wgmma are bf16. W
-/// may also be e4m3, which the block turns into bf16 (fp8_weights.cuh).
+/// TMA (sm_90a). The formulas are those of with/moe/cuda/grouped.cuh; x and W are bf16, or both are
+/// e4m3 with scales (rounded.cuh).
 ///
 /// A block owns an SM and takes one item after another: a tile of up to 128 pairs and 256 rows of
-/// an expert's W, gated 128 gate rows and the up rows of the same columns of y. Panels of 64
-/// columns of both pass through a ring in shared memory: one warpgroup gathers rows of x by
+/// an expert's W, gated 128 gate rows and the up rows of the same columns of y. Panels of 128 bytes
+/// of rows of both pass through a ring in shared memory: one warpgroup gathers rows of x by
 /// cp.async and has the copy engine bring W, also ahead of the next item's products; two others
 /// multiply 64 pairs each (operand A) by all rows of W (operand B). Gates and ups of an output are
 /// in one thread. Four threads exchange their results, so that each writes 16 bytes of a row of y.
@@ -15,14 +15,16 @@
 ///
 /// Bytes moved from L2: W once for each tile of pairs, of e4m3 half as many and the scales; x once
 /// for each 256 rows of W.
-/// Measured: experts_bench, cuda_moe_h200.json, a layer's experts of 8,192 tokens in 8 bits 2,691
-/// to 1,926 us; in 16 bits 1,543 us, 401 TFLOP/s.
+/// Measured: experts_bench, cuda_moe_h200.json, a layer's experts of 8,192 tokens in 16 bits 1,543
+/// us, 401 TFLOP/s.
 
 #include <cuda.h>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
@@ -39,10 +41,12 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
+#include "nanovllm/with/eight_bits/cuda/few_rows.cuh"
 #include "nanovllm/with/moe/cuda/grouped.cuh"
 #include "nanovllm/with/moe/cuda/grouped_part.cuh"
 #include "nanovllm/with/moe/cuda/hopper/block.cuh"
-#include "nanovllm/with/moe/cuda/hopper/fp8_weights.cuh"
+#include "nanovllm/with/moe/cuda/hopper/narrow.cuh"
+#include "nanovllm/with/moe/cuda/hopper/rounded.cuh"
 #include "nanovllm/with/moe/cuda/workspace.cuh"
 
 namespace nanovllm::cuda {
@@ -51,10 +55,11 @@ namespace detail {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// The warpgroup that copies, where W is bf16.
+/// The warpgroup that copies.
 template <class Block>
 struct WideExpertsCopier {
-  static constexpr int kUnderWay = 2;  ///< panels of x that a thread has under way
+  static constexpr int kUnderWay =
+      Block::kRounded ? 1 : 2;  ///< panels of x that a thread has under way
   static_assert(kUnderWay < Block::kStages);
 
   const CUtensorMap& map;
@@ -63,6 +68,14 @@ struct WideExpertsCopier {
   std::uint64_t *full, *empty;
   RingPosition<Block::kStages> at{}, done{};
   int under_way = 0;
+  int ahead = 0;  ///< panels from the next one on whose W was asked for already
+
+  /// Asks for the first panels of W while x may not be there yet.
+  __device__ __forceinline__ void load_ahead(int num_panels) {
+    if (threadIdx.x != 0 || static_cast<int>(blockIdx.x) >= num_wide_experts_items(p)) return;
+    const WideExpertsItem item = wide_experts_item<Block>(p, static_cast<int>(blockIdx.x));
+    for (; ahead < min(Block::kStages, num_panels); ++ahead) load_weights(item, ahead, ahead);
+  }
 
   /// The copies of x of the oldest panel under way are there.
   __device__ __forceinline__ void announce() {
@@ -76,19 +89,35 @@ struct WideExpertsCopier {
     const WideExpertsRows<Block> rows(p, item.tile, shared_address(ring));
     for (int i = 0; i < num_panels; ++i) {
       mbarrier_wait(empty[at.stage], at.parity ^ 1);
-      if (threadIdx.x == 0) {
-        std::byte* const weights = ring + at.stage * Block::kStageBytes + Block::kXBytes;
-        mbarrier_arrive_expect(full[at.stage], Block::kWeightBytes);
-        const int column = i * kTmaColumns, second = Block::second_row(p, item.first_column);
-        tma_load(weights, map, {column, item.first_column, item.tile.expert}, full[at.stage]);
-        tma_load(weights + Block::kBoxBytes, map, {column, second, item.tile.expert},
-                 full[at.stage]);
+      if (ahead > 0) {
+        --ahead;
+      } else if (threadIdx.x == 0) {
+        load_weights(item, i, at.stage);
       }
-      rows.copy(p, i, at.stage);
+      rows.copy(p, i, shared_address(ring), at.stage);
       at.advance();
       if (++under_way <= kUnderWay) continue;
       copy_async_wait<kUnderWay>();
       announce();
+    }
+  }
+
+  /// Has the copy engine bring panel `i` of W to stage `to`.
+  __device__ __forceinline__ void load_weights(const WideExpertsItem& item, int i, int to) {
+    std::byte* const stage = ring + to * Block::kStageBytes;
+    const int rows[] = {item.first_column, Block::second_row(p, item.first_column)};
+    int bytes = Block::kWeightBytes;
+    if constexpr (Block::kRounded) {
+      for (const int row : rows) bytes += WideExpertsScales<Block>::bytes_from(p, row);
+    }
+    mbarrier_arrive_expect(full[to], static_cast<std::uint32_t>(bytes));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      tma_load(stage + Block::kXBytes + half * Block::kBoxBytes, map,
+               {i * Block::kPanel, rows[half], item.tile.expert}, full[to]);
+      if constexpr (Block::kRounded) {
+        WideExpertsScales<Block>::load(p, item.tile.expert, i, rows[half], half, stage, full[to]);
+      }
     }
   }
 
@@ -132,36 +161,36 @@ __device__ __forceinline__ void wide_experts_multiply(float (&first)[64], float 
   wgmma_hold(second);
 }
 
-/// Of a matrix of four words in each of four lanes side by side, its transpose.
-__device__ __forceinline__ uint4 transpose_in_quad(std::uint32_t (&v)[4]) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  const auto exchange = [](std::uint32_t& low, std::uint32_t& high, bool is_upper, int distance) {
-    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, is_upper ? low : high, distance);
-    (is_upper ? low : high) = other;
-  };
-  exchange(v[0], v[1], t % 2 != 0, 1);
-  exchange(v[2], v[3], t % 2 != 0, 1);
-  exchange(v[0], v[2], t >= 2, 2);
-  exchange(v[1], v[3], t >= 2, 2);
-  return {v[0], v[1], v[2], v[3]};
-}
+/// The pairs of a thread's rows among the 64 of its group: -1 where there is none.
+template <class Block>
+struct WideExpertsPairs {
+  std::int32_t of_row[2];
 
-/// Writes a warpgroup's sums to y, rounded: 64 rows from `group` on.
+  __device__ __forceinline__ WideExpertsPairs(const typename Block::Operands& p,
+                                              const ExpertTile& tile, int group) {
+    const int warp = static_cast<int>(threadIdx.x) % Block::kGroup / 32;
+    const int g = static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = Block::kTokens / 2 * group + 16 * warp + g + 8 * half;
+      of_row[half] = row < tile.count ? planned_pair(p, tile.first + row) : -1;
+    }
+  }
+};
+
+/// Writes a warpgroup's sums to the thread's rows of y, rounded.
 template <class Block>
 __device__ __forceinline__ void wide_experts_store(const typename Block::Operands& p,
-                                                   const WideExpertsItem& item,
-                                                   const float (&first)[64],
-                                                   const float (&second)[64], int group) {
-  const int warp = static_cast<int>(threadIdx.x) % Block::kGroup / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+                                                   int first_column, const float (&first)[64],
+                                                   const float (&second)[64],
+                                                   const std::int32_t (&pairs)[2]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = Block::kTokens / 2 * group + 16 * warp + g + 8 * half;
-    const bool exists = row < item.tile.count;
-    bf16* const y = p.y + (exists ? planned_pair(p, item.tile.first + row) : 0) * p.y_stride;
+    bf16* const y = p.y + pairs[half] * p.y_stride;
     const auto write = [&](int column, std::uint32_t(&words)[4]) {
       const uint4 vector = transpose_in_quad(words);  // of all lanes
-      if (exists && column < p.n) store_vector(y + column, vector);
+      if (pairs[half] >= 0 && column < p.n) store_vector(y + column, vector);
     };
 #pragma unroll
     for (int quarter = 0; quarter < 4; ++quarter) {  // 32 columns
@@ -177,11 +206,46 @@ __device__ __forceinline__ void wide_experts_store(const typename Block::Operand
           high[i] = pack_pair<bf16>(second[from], second[from + 1]);
         }
       }
-      const int column = item.first_column + 32 * quarter + 8 * t;
+      const int column = first_column + 32 * quarter + 8 * t;
       write(column, low);
       if constexpr (!Block::kGated) write(column + Block::kBoxRows, high);
     }
   }
+}
+
+/// The consumers' part: products and results of all items of this block.
+template <class Block>
+__device__ __forceinline__ void wide_experts_consume(const typename Block::Operands& p,
+                                                     std::byte* ring, std::uint64_t* full,
+                                                     std::uint64_t* empty, int group,
+                                                     int num_panels) {
+  RingPosition<Block::kStages> at;
+  for_each_item<Block>(p, [&](const WideExpertsItem& item) {
+    if constexpr (Block::kNarrow) {
+      const NarrowPlace<Block> place;
+      float sums[2][Block::kTokens / 2] = {};
+      narrow_experts_multiply<Block>(sums, ring, full, empty, at, place, num_panels);
+      if constexpr (Block::kGated) {
+        narrow_experts_store_rounded<Block>(p, item, sums, place, ring + Block::kResultsAt);
+      } else {
+        narrow_experts_store<Block>(p, item, sums, place);
+      }
+    } else {
+      const WideExpertsPairs<Block> pairs(p, item.tile, group);  // asked for ahead of the products
+      float first[64] = {}, second[64] = {};
+      if constexpr (Block::kRounded) {
+        rounded_experts_multiply<Block>(first, second, ring, full, empty, at, group, num_panels,
+                                        p.has_blocks);
+      } else {
+        wide_experts_multiply<Block>(first, second, ring, full, empty, at, group, num_panels);
+      }
+      if constexpr (Block::kRounded && Block::kGated) {
+        rounded_experts_store<Block>(p, item.first_column, first, second, pairs.of_row);
+      } else {
+        wide_experts_store<Block>(p, item.first_column, first, second, pairs.of_row);
+      }
+    }
+  });
 }
 
 /// The body of `wide_experts_kernel`.
@@ -189,89 +253,70 @@ template <class Block>
 __device__ __forceinline__ void wide_experts_block(const CUtensorMap& map,
                                                    const typename Block::Operands& p) {
   extern __shared__ std::byte wide_experts_shared[];
-  __shared__ std::uint64_t barriers[2 * (Block::kStages + Block::kByteStages)];
+  __shared__ std::uint64_t barriers[2 * Block::kStages];
   std::uint64_t *const full = barriers, *const empty = full + Block::kStages;
   const std::uint32_t begin = shared_address(wide_experts_shared);
   std::byte* const ring = wide_experts_shared + (align_up(begin, Block::kAlignment) - begin);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Block::kStages; ++i) {
-      if constexpr (Block::kConverts) {
-        mbarrier_init(full[i], WideExpertsConverter<Block>::kArrivals);
-      } else {
-        mbarrier_init(full[i], Block::kGroup + 1);  // each thread's rows of x, and W
-      }
+      mbarrier_init(full[i], Block::kGroup + 1);  // each thread's rows of x, and W
       mbarrier_init(empty[i], Block::kConsumerGroups * Block::kGroup / 32);
     }
-    if constexpr (Block::kConverts)
-      WideExpertsConverter<Block>::init_barriers(empty + Block::kStages);
     mbarrier_init_fence();
     tma_prefetch_map(map);
   }
   if (!p.plan_is_ready) grid_dependency_wait();
   grid_dependency_launch();  // the plan is ready for the next kernel
   __syncthreads();
-  if (p.plan_is_ready) grid_dependency_wait();
-  const int group = static_cast<int>(threadIdx.x) / Block::kGroup - Block::kProducerGroups;
+  const int group = static_cast<int>(threadIdx.x) / Block::kGroup - 1;
+  const int num_panels = ceil_div(p.k, Block::kPanel);
+  WideExpertsCopier<Block> copy{map, p, ring, full, empty};
+  if (p.plan_is_ready) {
+    if (group < 0) copy.load_ahead(num_panels);
+    grid_dependency_wait();
+  }
   if (group < 0) {
     release_registers<Block::kProducerRegisters>();
-    if constexpr (Block::kConverts) {
-      WideExpertsConverter<Block>(map, p, ring, full, empty, empty + Block::kStages).run();
-    } else {
-      WideExpertsCopier<Block> copy{map, p, ring, full, empty};
-      const int num_panels = ceil_div(p.k, kTmaColumns);
-      for_each_item<Block>(p, [&](const WideExpertsItem& item) { copy(item, num_panels); });
-      copy.finish();
-    }
+    for_each_item<Block>(p, [&](const WideExpertsItem& item) { copy(item, num_panels); });
+    copy.finish();
     return;
   }
   take_registers<Block::kConsumerRegisters>();
-  const int num_panels = ceil_div(p.k, kTmaColumns);
-  RingPosition<Block::kStages> at;
-  for_each_item<Block>(p, [&](const WideExpertsItem& item) {
-    float first[64] = {}, second[64] = {};
-    wide_experts_multiply<Block>(first, second, ring, full, empty, at, group, num_panels);
-    wide_experts_store<Block>(p, item, first, second, group);
-  });
+  wide_experts_consume<Block>(p, ring, full, empty, group, num_panels);
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 /// Grid: any number of blocks, as many as SMs to be fast. Dynamic shared memory: kSharedBytes.
-template <bool kGated, class W>
-__global__ void __launch_bounds__(WideExpertsBlock<kGated, W>::kThreads, 1)
+template <class Block>
+__global__ void __launch_bounds__(Block::kThreads, 1)
     wide_experts_kernel(const __grid_constant__ CUtensorMap map,
-                        const __grid_constant__ GroupedOperands<bf16, W> p) {
+                        const __grid_constant__ typename Block::Operands p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wide_experts_block<WideExpertsBlock<kGated, W>>(map, p);
+  wide_experts_block<Block>(map, p);
 #endif
 }
 
 }  // namespace detail
 
-/// Pairs of a token and a slot in a tile of the kernel.
-inline constexpr int kWideExpertTokens = 128;
+/// Pairs of a token and a slot in a tile of the kernel: many, and of rounded rows also few.
+inline constexpr int kWideExpertTokens = 128, kNarrowExpertTokens = 32;
 
-/// Whether the experts of `pairs` pairs have half a tile on average.
-[[nodiscard]] constexpr bool suits_wide_experts(std::int64_t pairs, std::int64_t experts) {
-  return pairs >= experts * (kWideExpertTokens / 2);
-}
-
-/// Enqueues a grouped product of tiles of `kWideExpertTokens` pairs. Allocates nothing on the
-/// device and does not synchronise; legal during capture.
-template <bool kGated, class W>
-void wide_expert_product(GroupedOperands<bf16, W> p, std::int64_t experts, std::int64_t max_tiles,
-                         TensorMaps& maps, const Context& context) {
-  using Block = detail::WideExpertsBlock<kGated, W>;
+/// Enqueues a grouped product of tiles of `kTokens` pairs. Allocates nothing on the device and does
+/// not synchronise; legal during capture.
+template <bool kGated, int kTokens = kWideExpertTokens, class Operands>
+void wide_expert_product(Operands p, std::int64_t experts, std::int64_t max_tiles, TensorMaps& maps,
+                         const Context& context) {
+  using W = std::remove_const_t<std::remove_pointer_t<decltype(p.weight)>>;
+  using Block = detail::WideExpertsBlock<kGated, W, kTokens>;
   check<ShapeError>(ExpertWorkspace::kMaxPairs * p.x_stride / 8 < (std::int64_t{1} << 32),
                     "expert_mlp: rows of ", p.x_stride, " elements are too long");
-  static_assert(Block::kTokens == kWideExpertTokens);
   const std::int64_t rows = kGated ? 2 * std::int64_t{p.n} : std::int64_t{p.n};
   const std::int64_t stride = experts > 1 ? p.expert_stride : rows * p.weight_stride;
-  constexpr int kBoxColumns = kTmaRowBytes / static_cast<int>(sizeof(W));
   const CUtensorMap map = maps.get<W, 3>(p.weight, {p.k, rows, experts}, {p.weight_stride, stride},
-                                         {kBoxColumns, Block::kBoxRows, 1});
+                                         {Block::kPanel, Block::kBoxRows, 1});
   p.row_blocks = ceil_div(p.n, std::int32_t{Block::kColumns});
-  launch(detail::wide_experts_kernel<kGated, W>,
+  launch(detail::wide_experts_kernel<Block>,
          {.grid = static_cast<unsigned>(
               std::min<std::int64_t>(max_tiles * p.row_blocks, context.num_sms)),
           .block = Block::kThreads,
@@ -279,32 +324,49 @@ void wide_expert_product(GroupedOperands<bf16, W> p, std::int64_t experts, std::
          context, map, p);
 }
 
-/// The kernel of architecture A for products of bfloat16 by experts in bfloat16 or 8-bit floats:
+/// The kernel of architecture A for products by experts, of bfloat16 or, rounded, of 8-bit floats:
 /// none, but where this is specialised.
 template <class A>
 struct ExpertProductOf {
-  /// Pairs in a tile, 0 where it has none for so many pairs of a token and a slot.
-  [[nodiscard]] static constexpr int tile_rows(std::int64_t /*pairs*/, std::int64_t /*experts*/) {
+  /// Pairs in a tile for weights W, 0 where it has none for so many pairs of `tokens` tokens.
+  template <class W>
+  [[nodiscard]] static constexpr int tile_rows(std::int64_t /*tokens*/, std::int64_t /*pairs*/,
+                                               std::int64_t /*experts*/) {
     return 0;
   }
-  /// (operands, experts, most tiles, tensor maps, context): false, with nothing enqueued, where
-  /// `tile_rows` is 0.
-  template <bool kGated, class W>
-  [[nodiscard]] static bool run(const GroupedOperands<bf16, W>&, std::int64_t, std::int64_t,
-                                TensorMaps&, const Context&) {
+  /// (operands, pairs in a tile, experts, most tiles, tensor maps, context): false, with nothing
+  /// enqueued, where `tile_rows` is 0.
+  template <bool kGated, class Operands>
+  [[nodiscard]] static bool run(const Operands&, int, std::int64_t, std::int64_t, TensorMaps&,
+                                const Context&) {
     return false;
   }
 };
 
 template <>
 struct ExpertProductOf<Hopper> {
-  [[nodiscard]] static constexpr int tile_rows(std::int64_t pairs, std::int64_t experts) {
-    return suits_wide_experts(pairs, experts) ? kWideExpertTokens : 0;
+  /// bfloat16: where experts have half a tile on average. 8-bit floats: from so many tokens on as
+  /// dense layers round theirs. Pairs have the same results in tiles of both sizes.
+  template <class W>
+  [[nodiscard]] static constexpr int tile_rows(std::int64_t tokens, std::int64_t pairs,
+                                               std::int64_t experts) {
+    if constexpr (std::same_as<W, fp8_e4m3>) {
+      if (tokens <= kMaxFp8FewRows) return 0;
+      return 4 * pairs >= 3 * experts * kNarrowExpertTokens ? kWideExpertTokens
+                                                            : kNarrowExpertTokens;
+    }
+    return pairs >= experts * (kWideExpertTokens / 2) ? kWideExpertTokens : 0;
   }
-  template <bool kGated, class W>
-  [[nodiscard]] static bool run(const GroupedOperands<bf16, W>& operands, std::int64_t experts,
+  template <bool kGated, class Operands>
+  [[nodiscard]] static bool run(const Operands& p, int tile_rows, std::int64_t experts,
                                 std::int64_t max_tiles, TensorMaps& maps, const Context& context) {
-    wide_expert_product<kGated>(operands, experts, max_tiles, maps, context);
+    if constexpr (std::same_as<Operands, RoundedExpertOperands>) {
+      if (tile_rows == kNarrowExpertTokens) {
+        wide_expert_product<kGated, kNarrowExpertTokens>(p, experts, max_tiles, maps, context);
+        return true;
+      }
+    }
+    wide_expert_product<kGated>(p, experts, max_tiles, maps, context);
     return true;
   }
 };
