@@ -2,11 +2,14 @@
 /// Converts an engine's settings and state between the structs of c/nanovllm.h and the types of the
 /// library.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "nanovllm/api/c/conversions.hpp"
 #include "nanovllm/c/nanovllm.h"
@@ -17,6 +20,7 @@
 #include "nanovllm/with/moe/expert_parallel.hpp"
 #include "nanovllm/with/peers/options.hpp"
 #include "nanovllm/with/sessions/options.hpp"
+#include "nanovllm/with/speculation/config.hpp"
 #include "nanovllm/with/tiers/options.hpp"
 
 namespace nanovllm::c_api {
@@ -27,6 +31,42 @@ struct EngineChoice {
   std::optional<std::string> device;  ///< "cpu" or "cuda"; unset: the library's choice
   std::string dtype;                  ///< "bfloat16" or "float32"
 };
+
+/// What the fields of speculative decoding ask for; none of them set: nothing. Throws InvalidError.
+[[nodiscard]] inline std::optional<SpeculativeConfig> read_speculation(
+    const nvllm_engine_config& c) {
+  const bool is_fixed = read_flag(c.disable_adaptive_drafts, "disable_adaptive_drafts");
+  const bool has_lookup = c.prompt_lookup_max != 0 || c.prompt_lookup_min != 0;
+  const bool has_model = c.speculative_model != nullptr || c.speculative_model_kv_blocks != 0;
+  if (c.speculative_method == nullptr && !has_model && !has_lookup && !is_fixed &&
+      c.num_speculative_tokens == 0)
+    return {};
+  SpeculativeConfig out;
+  out.method = c.speculative_model != nullptr ? "draft_model" : "ngram";
+  if (c.speculative_method != nullptr) out.method = c.speculative_method;
+  if (out.method == "ngram") {
+    check<InvalidError>(!has_model,
+                        "speculative_model and speculative_model_kv_blocks are for the "
+                        "speculative_method \"draft_model\", got \"ngram\"");
+  } else {
+    check<InvalidError>(c.speculative_model != nullptr && *c.speculative_model != '\0',
+                        "speculative_model must be a directory or a GGUF file for the "
+                        "speculative_method \"",
+                        out.method, "\", got ", c.speculative_model != nullptr ? "\"\"" : "NULL");
+    check<InvalidError>(!has_lookup,
+                        "prompt_lookup_max and prompt_lookup_min are for the speculative_method "
+                        "\"ngram\", got \"",
+                        out.method, "\"");
+  }
+  if (c.speculative_model != nullptr) out.model = c.speculative_model;
+  if (c.speculative_model_kv_blocks != 0)
+    out.model_kv_size = KvSize::blocks(c.speculative_model_kv_blocks);
+  if (c.num_speculative_tokens != 0) out.num_speculative_tokens = c.num_speculative_tokens;
+  if (c.prompt_lookup_max != 0) out.prompt_lookup_max = c.prompt_lookup_max;
+  if (c.prompt_lookup_min != 0) out.prompt_lookup_min = c.prompt_lookup_min;
+  out.adaptive = !is_fixed;
+  return out;
+}
 
 [[nodiscard]] inline EngineChoice read_engine_config(const nvllm_engine_config* given) {
   const nvllm_engine_config c = read_struct(given);
@@ -50,6 +90,7 @@ struct EngineChoice {
     config.extras.set(SessionOptions{.max_blocks = static_cast<std::int32_t>(c.session_blocks)});
   }
   if (c.host_kv_bytes != 0) config.extras.set(HostKv{KvSize::bytes(c.host_kv_bytes)});
+  if (auto speculation = read_speculation(c)) config.extras.set(*std::move(speculation));
   check<InvalidError>(c.kv_bytes == 0 || c.kv_blocks == 0,
                       "kv_bytes and kv_blocks say the same: set one of them");
   if (c.kv_bytes != 0) config.kv_size = KvSize::bytes(c.kv_bytes);
@@ -100,6 +141,15 @@ struct EngineChoice {
   out.first_token_seconds = to_c(stats.first_token_seconds);
   out.inter_token_seconds = to_c(stats.inter_token_seconds);
   out.end_to_end_seconds = to_c(stats.end_to_end_seconds);
+  const auto drafts = stats.of<SpeculationStats>();
+  static_assert(std::size(out.num_accepted_tokens_per_pos) >= SpeculativeConfig::kMaxTokens);
+  out.num_draft_steps = drafts.num_steps;
+  out.num_drafts = drafts.num_drafts;
+  out.num_draft_tokens = drafts.num_drafted;
+  out.num_accepted_tokens = drafts.num_accepted;
+  out.num_failed_drafts = drafts.num_failed;
+  out.num_draft_positions = std::ssize(drafts.accepted_by_position);
+  std::ranges::copy(drafts.accepted_by_position, out.num_accepted_tokens_per_pos);
   return out;
 }
 
