@@ -7,23 +7,63 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <limits>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "nearest_name.hpp"
 
 namespace nanovllm::examples {
 
-/// A number above 0, which "nan" is not.
+/// The number that CLI11 reads in `text`; nothing for another text, and beyond the range of T, where
+/// it would take the nearest number.
+template <class T>
+[[nodiscard]] std::optional<T> number_of(const std::string& text) {
+  T value{};
+  errno = 0;
+  if constexpr (std::is_floating_point_v<T>) {
+    char* end = nullptr;
+    value = static_cast<T>(std::strtod(text.c_str(), &end));
+    if (text.empty() || end != text.c_str() + text.size() || !std::isfinite(value)) return {};
+  } else if (!CLI::detail::lexical_cast(text, value)) {
+    return {};
+  }
+  return errno == ERANGE ? std::nullopt : std::optional(value);
+}
+
+/// A number above 0.
 inline const CLI::Validator kPositive(
     [](const std::string& text) {
-      double value = 0;
-      const bool is_positive = CLI::detail::lexical_cast(text, value) && value > 0;
-      return is_positive ? std::string() : "must be a number above 0, got " + text;
+      const bool is_positive = number_of<double>(text).value_or(0) > 0;
+      return is_positive ? std::string() : concat("expected a number above 0, got '", text, "'");
     },
     "POSITIVE");
+
+/// An option that is a number from `low` on, of integers to `high`.
+/// @param value  of a type of numbers, or an optional of one.
+template <class Value,
+          class T = typename decltype(std::optional(std::declval<Value>()))::value_type>
+CLI::Option* add_number(CLI::App& app, const std::string& name, Value& value,
+                        const std::string& meaning, std::type_identity_t<T> low = 0,
+                        std::type_identity_t<T> high = std::numeric_limits<T>::max()) {
+  const auto check = [low, high](const std::string& text) {
+    const std::optional<T> found = number_of<T>(text);
+    if (found && *found >= low && *found <= high) return std::string();
+    if (std::is_integral_v<T>)
+      return concat("expected an integer from ", low, " to ", high, ", got '", text, "'");
+    return concat("expected a number from ", low, " on, got '", text, "'");
+  };
+  CLI::Option* const option = app.add_option(name, value, meaning)->check(check, "");
+  if constexpr (std::is_same_v<Value, T>) option->capture_default_str();
+  return option;
+}
 
 /// One of `names`.
 [[nodiscard]] inline CLI::Validator one_of(const std::vector<std::string>& names) {

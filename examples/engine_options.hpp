@@ -61,36 +61,23 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
                  "directory that is made and keeps the integers of --quantization as a checkpoint, "
                  "for --model of later runs");
   add_speculation_options(app, options.speculation);
-  app.add_option("--tp", options.tensor_parallel,
-                 "tensor-parallel ranks: GPUs or shares of the CPU")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_number(app, "--tp", options.tensor_parallel,
+             "tensor-parallel ranks: GPUs or shares of the CPU", 1);
   app.add_flag("--enable-expert-parallel", options.expert_parallel,
                "ranks have whole experts of a mixture of experts, and not a part of each");
-  app.add_option("--expert-tensor-parallel-size", options.expert_tensor_parallel,
-                 "with --enable-expert-parallel: ranks that divide the columns of the same experts")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_number(app, "--expert-tensor-parallel-size", options.expert_tensor_parallel,
+             "with --enable-expert-parallel: ranks that divide the columns of the same experts", 1);
   app.add_flag("--disable-custom-all-reduce", options.disable_custom_all_reduce,
                "GPUs add by NCCL alone, and not through each other's memory");
-  app.add_option("--max-num-seqs", options.max_num_seqs, "sequences in a step at the most")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens,
-                 "tokens in a step at the most; 0 for the device's default")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--max-model-len", options.max_model_len,
-                 "tokens of a sequence at the most; 0 for the model's own")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--kv-blocks", options.kv_blocks, "blocks of the KV pool; 0 for a share of memory")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--host-kv-blocks", options.host_kv_blocks,
-                 "blocks in host memory, for prefixes that the pool has no more room for")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_number(app, "--max-num-seqs", options.max_num_seqs, "sequences in a step at the most", 1);
+  add_number(app, "--max-num-batched-tokens", options.max_num_batched_tokens,
+             "tokens in a step at the most; 0 for the device's default");
+  add_number(app, "--max-model-len", options.max_model_len,
+             "tokens of a sequence at the most; 0 for the model's own");
+  add_number(app, "--kv-blocks", options.kv_blocks,
+             "blocks of the KV pool; 0 for a share of memory");
+  add_number(app, "--host-kv-blocks", options.host_kv_blocks,
+             "blocks in host memory, for prefixes that the pool has no more room for");
   app.add_option("--disk-kv-path", options.disk_kv_path,
                  "directory for such prefixes, below host memory, for later runs, too");
   app.add_option("--disk-kv-gib", options.disk_kv_gib, "size of its files at the most, in GiB")
@@ -98,9 +85,7 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
       ->capture_default_str();
   app.add_option("--chat-template", options.chat_template,
                  "instead of the checkpoint's: a file of Jinja, or the text of one");
-  app.add_option("--num-threads", options.num_threads, "CPU threads of the engine; 0 for all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_number(app, "--num-threads", options.num_threads, "CPU threads of the engine; 0 for all");
 }
 
 /// What the options say of an engine's config, device and type aside, which choose its class.

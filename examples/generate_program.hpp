@@ -99,15 +99,13 @@ inline void add_options(CLI::App& app, GenerateOptions& options) {
   app.add_option("--output", options.output,
                  "file of results, overwritten, '-' for standard output")
       ->required();
-  app.add_option("--window", options.window,
-                 "lines read and not answered at the most; 0 for four times --max-num-seqs, at "
-                 "least 256")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_number(app, "--window", options.window,
+             "lines read and not answered at the most; 0 for four times --max-num-seqs, at "
+             "least 256");
   app.add_flag("--as-finished", options.as_finished,
                "write results as they finish, not in the order of the input");
-  app.add_option("--seed", options.seed,
-                 "seed of requests without their own; a random one if not given");
+  add_number(app, "--seed", options.seed,
+             "seed of requests without their own; a random one if not given");
   app.add_flag("--no-prefix-cache", options.no_prefix_cache,
                "compute every prompt from its first token");
 }

@@ -3,6 +3,7 @@
 #include "nanovllm/full_policy.hpp"
 #include "nanovllm/with/any/all_models.hpp"
 #include "nanovllm/with/any/make_engine.hpp"
+#include "nanovllm/with/speculation/config.hpp"
 
 #include "nanovllm/api/c/library.inc"
 
@@ -24,6 +25,14 @@ bool has_gpu() {
   return false;
 }
 
+// A draft model gets an engine of the same class, so that there is none more to compile.
+template <class Models, class Policy>
+std::unique_ptr<AnyEngine> open_engine(EngineConfig config) {
+  if (config.extras.find<SpeculativeConfig>() != nullptr)
+    config.extras.edit<SpeculativeConfig>().make_engine = nanovllm::make_engine<Models, Policy>;
+  return nanovllm::make_engine<Models, Policy>(std::move(config));
+}
+
 }  // namespace
 
 std::unique_ptr<AnyEngine> make_engine(EngineChoice choice) {
@@ -34,10 +43,10 @@ std::unique_ptr<AnyEngine> make_engine(EngineChoice choice) {
     return device == on && choice.dtype == dtype;
   };
 #if defined(NANOVLLM_C_CUDA)
-  if (is("cuda", "bfloat16")) return nanovllm::make_engine<All, CudaFullPolicy>(choice.config);
+  if (is("cuda", "bfloat16")) return open_engine<All, CudaFullPolicy>(choice.config);
 #endif
-  if (is("cpu", "bfloat16")) return nanovllm::make_engine<All, FullPolicy>(choice.config);
-  if (is("cpu", "float32")) return nanovllm::make_engine<All, FullFloat32Policy>(choice.config);
+  if (is("cpu", "bfloat16")) return open_engine<All, FullPolicy>(choice.config);
+  if (is("cpu", "float32")) return open_engine<All, FullFloat32Policy>(choice.config);
   throw UnsupportedError(
       concat("this library was not compiled for ", choice.dtype, " on the device '", device, "'"));
 }

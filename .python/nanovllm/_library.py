@@ -36,7 +36,10 @@ class EngineConfig(Sized):
         ("disable_prefix_caching", c_int32), ("seed", c_uint64), ("has_seed", c_int32),
         ("reserved", c_int32), ("step_timeout_seconds", c_double), ("expert_parallel", c_int32),
         ("disable_custom_all_reduce", c_int32), ("on_warning", WarningCallback),
-        ("warning_user", c_void_p), ("session_blocks", c_int64),
+        ("warning_user", c_void_p), ("session_blocks", c_int64), ("speculative_method", c_char_p),
+        ("speculative_model", c_char_p), ("speculative_model_kv_blocks", c_int64),
+        ("num_speculative_tokens", c_int32), ("prompt_lookup_max", c_int32),
+        ("prompt_lookup_min", c_int32), ("disable_adaptive_drafts", c_int32),
     ]
 
 
@@ -109,12 +112,16 @@ COUNTERS = ("num_waiting", "num_running", "num_finished", "num_steps", "num_pree
 SECONDS = ("prefill_seconds", "decode_seconds", "host_seconds")
 PERCENTILES = ("queue_seconds", "first_token_seconds", "inter_token_seconds",
                "end_to_end_seconds")
+DRAFT_COUNTERS = ("num_draft_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens",
+                  "num_failed_drafts")
 
 
 class CStats(Sized):
     _fields_ = [("struct_size", c_size_t), *((name, c_int64) for name in COUNTERS),
                 *((name, c_double) for name in SECONDS),
-                *((name, c_double * 3) for name in PERCENTILES)]
+                *((name, c_double * 3) for name in PERCENTILES),
+                *((name, c_int64) for name in DRAFT_COUNTERS), ("num_draft_positions", c_int64),
+                ("num_accepted_tokens_per_pos", c_int64 * 64)]
 
 
 class CHealth(Sized):

@@ -10,13 +10,13 @@ import queue
 import sys
 import weakref
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import byref, c_size_t, pointer
 from typing import TYPE_CHECKING, Any, TypedDict, Union
 
 from ._engine import Collected, Engine, Streamed
-from ._library import (COUNTERS, PERCENTILES, SECONDS, CRequest, CSamplingParams, EmbedOptions,
-                       EngineConfig, ScoreOptions, WarningCallback)
+from ._library import (COUNTERS, DRAFT_COUNTERS, PERCENTILES, SECONDS, CRequest, CSamplingParams,
+                       EmbedOptions, EngineConfig, ScoreOptions, WarningCallback)
 from .errors import BusyError
 from .outputs import Health, Logprob, Percentiles, RequestOutput, Stats, StreamPiece
 from .sampling_params import SamplingParams, tokens_of
@@ -130,25 +130,53 @@ _FLAGS = {
     "disable_custom_all_reduce": "disable_custom_all_reduce",
 }
 _OTHERS = ("device", "disk_kv_path", "dtype", "enable_prefix_caching", "num_kvcache_blocks",
-           "on_warning", "seed", "step_timeout_seconds")
+           "on_warning", "seed", "speculative_config", "step_timeout_seconds")
+#: The same within `speculative_config`.
+_SPECULATIVE_NUMBERS = {
+    "num_speculative_tokens": ("num_speculative_tokens", 0, 31),
+    "prompt_lookup_max": ("prompt_lookup_max", 1, 31),
+    "prompt_lookup_min": ("prompt_lookup_min", 1, 31),
+    "model_kv_blocks": ("speculative_model_kv_blocks", 1, 63),
+}
 
 
-def _check_names(settings: Mapping[str, Any]) -> None:
-    known = {*_NUMBERS, *_FLAGS, *_OTHERS, *_WITHOUT_EFFECT}
+def _given(owner: str, settings: Mapping[str, Any], *known: Iterable[str]) -> dict[str, Any]:
+    """Those that are not None. Raises TypeError for one that is not known."""
+    names = {name for some in known for name in some}
     for name in settings:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, 1)
+        if name not in names:
+            nearest = difflib.get_close_matches(str(name), names, 1)
             hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise TypeError(f"LLM has no setting {name!r}{hint}")
+            raise TypeError(f"{owner} has no setting {name!r}{hint}")
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _set_numbers(config: EngineConfig, given: Mapping[str, Any],
+                 fields: Mapping[str, tuple[str, int, int]]) -> None:
+    for name, (field, least, bits) in fields.items():
+        if name in given:
+            setattr(config, field, _number(name, given[name], least, bits))
+
+
+def _set_speculation(config: EngineConfig, settings: Any) -> None:
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"speculative_config must be a dict, got {settings!r}")
+    given = _given("speculative_config", settings, _SPECULATIVE_NUMBERS,
+                   ("method", "model", "adaptive"))
+    if given.get("num_speculative_tokens") == 0:
+        return
+    _set_numbers(config, given, _SPECULATIVE_NUMBERS)
+    if "model" in given:
+        config.speculative_model = os.fsencode(os.path.expanduser(given["model"]))
+    method = given.get("method", "draft_model" if "model" in given else "ngram")
+    config.speculative_method = str(method).encode()
+    config.disable_adaptive_drafts = 1 - _flag("adaptive", given.get("adaptive", True))
 
 
 def _config_of(model: str | os.PathLike[str], settings: Mapping[str, Any]) -> EngineConfig:
-    _check_names(settings)
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = _given("LLM", settings, _NUMBERS, _FLAGS, _OTHERS, _WITHOUT_EFFECT)
     config = EngineConfig(model=os.fsencode(os.path.expanduser(model)))
-    for name, (field, least, bits) in _NUMBERS.items():
-        if name in given:
-            setattr(config, field, _number(name, given[name], least, bits))
+    _set_numbers(config, given, _NUMBERS)
     for name, field in _FLAGS.items():
         setattr(config, field, _flag(name, given.get(name, False)))
     if given.get("num_kvcache_blocks", -1) > 0:  # nano-vllm's, where -1 is unset
@@ -165,6 +193,8 @@ def _config_of(model: str | os.PathLike[str], settings: Mapping[str, Any]) -> En
         config.has_seed, config.seed = 1, _number("seed", given["seed"], 0, 64)
     if "step_timeout_seconds" in given:
         config.step_timeout_seconds = float(given["step_timeout_seconds"])
+    if "speculative_config" in given:
+        _set_speculation(config, given["speculative_config"])
     return config
 
 
@@ -437,9 +467,12 @@ class LLM:
     def stats(self) -> Stats:
         """Counters since the engine was made."""
         c = self._engine.stats()
-        values: dict[str, Any] = {name: getattr(c, name) for name in (*COUNTERS, *SECONDS)}
+        values: dict[str, Any] = {name: getattr(c, name)
+                                  for name in (*COUNTERS, *SECONDS, *DRAFT_COUNTERS)}
         for name in PERCENTILES:
             values[name] = Percentiles(*getattr(c, name))
+        values["num_accepted_tokens_per_pos"] = tuple(
+            c.num_accepted_tokens_per_pos[:c.num_draft_positions])
         return Stats(**values)
 
     def health(self) -> Health:

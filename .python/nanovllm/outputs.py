@@ -119,6 +119,12 @@ class Stats:
     first_token_seconds: Percentiles
     inter_token_seconds: Percentiles
     end_to_end_seconds: Percentiles
+    num_draft_steps: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    num_failed_drafts: int
+    num_accepted_tokens_per_pos: tuple[int, ...]  #: num_speculative_tokens of them
 
 
 @dataclass(frozen=True)

@@ -690,39 +690,27 @@ class Connection final : public AnyConnection,
     }
   }
 
-  /// Waits for something new of the exchange. Returns false when the client has left, or, before
-  /// the reply has begun, when the time to drain is over.
+  /// Waits for something new of the exchange, which is an error when the time to drain is over.
+  /// Returns false when the client has left.
   Awaitable<bool> wait_for_exchange() {
     has_update_ = false;
     exchange_->notify(
         [update = thread_.update, news = std::make_shared<News>(1, this->weak_from_this())] {
           update->push(*news);
         });
-    co_await wait_with_client(
-        [this] { return has_update_ || (head_ == nullptr && server_.is_over); });
-    co_return has_update_ && !is_gone_;
-  }
-
-  /// The time to drain is over, and the reply has not begun.
-  Awaitable<bool> send_too_late(bool is_head, Record& record) {
-    exchange_->cancel();
-    keeps_alive_ = false;
-    const serve::HttpHead head{.status = record.status = 503};
-    const serve::ApiError error(
-        head.status, "the server is shutting down, and its time for requests under way is over");
-    const std::string body = error.body(serve::error_form_of(record.path));
-    outbox_ = head_text(head, BodyEnd::length, body.size(), keeps_alive_, cors_headers());
-    if (!is_head) outbox_ += body;
-    co_return co_await flush();
+    co_await wait_with_client([this] { return has_update_ || server_.is_over; });
+    if (!has_update_ && server_.is_over) {
+      keeps_alive_ = false;
+      exchange_->fail(
+          {503, "the server is shutting down, and its time for requests under way is over"});
+    }
+    co_return !is_gone_;
   }
 
   /// Sends what the exchange has, as it comes. Returns whether the client got all of it.
   Awaitable<bool> send_exchange(bool is_head, Record& record) {
     while (head_ == nullptr) {
-      if (!co_await wait_for_exchange()) {
-        if (is_gone_) co_return false;
-        co_return co_await send_too_late(is_head, record);
-      }
+      if (!co_await wait_for_exchange()) co_return false;
       // A whole reply may be large: it is made where it holds up no other connection.
       if (!co_await run_in(server_.writers, [this] { head_ = exchange_->head(); })) co_return false;
     }

@@ -47,7 +47,7 @@ struct ServerState {
   net::thread_pool writers;  ///< of whole replies, which must not wait behind grammars
   BodyMemory body_memory;
   std::atomic<bool> is_draining = false;
-  std::atomic<bool> is_over = false;  ///< the time to drain is: replies that have not begun are 503
+  std::atomic<bool> is_over = false;  ///< the time to drain is: replies end with an error
   std::atomic<int> num_requests = 0;  ///< of which a byte has come, and not the whole reply gone
 };
 

@@ -40,35 +40,30 @@ inline void add_protocol_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--served-model-name", options.model_names,
                  "what requests call the model, several times for several names; the directory's "
                  "name unless given");
-  app.add_option("--max-queue", options.max_queue,
-                 "sequences that may wait beyond those of a step; more are refused with 429")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_number(app, "--max-queue", options.max_queue,
+             "sequences that may wait beyond those of a step; more are refused with 429");
   app.add_option("--tool-call-parser", options.tool_call_parser,
                  "the form in which the model writes tool calls")
       ->check(one_of({"hermes", "qwen3_coder", "none"}))
       ->capture_default_str();
-  app.add_option("--constraint-cache-mib", options.constraint_cache_mib,
-                 "compiled schemas and grammars that are kept for later requests, in MiB")
-      ->capture_default_str();
+  add_number(app, "--constraint-cache-mib", options.constraint_cache_mib,
+             "compiled schemas and grammars that are kept for later requests, in MiB", 0, 1 << 20);
   app.add_flag("--allow-grammars", options.allow_grammars,
                "take guided_grammar; only from clients that are trusted: a grammar with many "
                "readings of a text can hold up a step");
   app.add_flag("--enable-responses-store", options.enable_responses_store,
                "keep responses of /v1/responses in memory, for previous_response_id; whoever has a "
                "key and a response's id can read it");
-  app.add_option("--responses-store-mib", options.responses_store_mib,
-                 "texts of responses that are kept at the most, in MiB; those that were not used "
-                 "for the longest time are dropped")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(app, "--responses-store-mib", options.responses_store_mib,
+             "texts of responses that are kept at the most, in MiB; those that were not used "
+             "for the longest time are dropped",
+             1, 1 << 20);
 }
 
 inline void add_http_options(CLI::App& app, ServeOptions& options) {
   HttpServerConfig& http = options.http;
   app.add_option("--host", http.host, "address to listen on")->capture_default_str();
-  app.add_option("--port", http.port, "port to listen on; 0 for any that is free")
-      ->capture_default_str();
+  add_number(app, "--port", http.port, "port to listen on; 0 for any that is free");
   app.add_option(
       "--api-key", http.api_keys,
       "a key that requests must have, several times for several keys; one more may be in "
@@ -82,34 +77,23 @@ inline void add_http_options(CLI::App& app, ServeOptions& options) {
       "other names are refused, but for addresses and localhost");
   app.add_option("--tls-cert", http.tls_certificate, "certificate chain, a PEM file");
   app.add_option("--tls-key", http.tls_key, "its private key, a PEM file");
-  app.add_option("--io-threads", http.io_threads, "threads for connections")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  app.add_option("--handler-threads", http.handler_threads,
-                 "threads that read requests and make tokens of them")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  app.add_option(
-         "--long-handler-threads", http.long_handler_threads,
-         "threads, of a low priority, for what takes long: bodies above 16 KiB, and forms of "
-         "answers that have to be compiled; clients take turns")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  app.add_option("--max-long-requests", http.max_long_requests,
-                 "requests that may wait for those threads, of a key, or else of an address; more "
-                 "are refused with 429")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--max-connections", http.max_connections, "connections at the most")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--max-body-mib", options.max_body_mib, "a request's body at the most, in MiB")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--max-body-memory-mib", options.max_body_memory_mib,
-                 "the bodies of all requests at the most, in MiB; more are refused with 503")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(app, "--io-threads", http.io_threads, "threads for connections", 1, 256);
+  add_number(app, "--handler-threads", http.handler_threads,
+             "threads that read requests and make tokens of them", 1, 256);
+  add_number(app, "--long-handler-threads", http.long_handler_threads,
+             "threads, of a low priority, for what takes long: bodies above 16 KiB, and forms of "
+             "answers that have to be compiled; clients take turns",
+             1, 256);
+  add_number(app, "--max-long-requests", http.max_long_requests,
+             "requests that may wait for those threads, of a key, or else of an address; more "
+             "are refused with 429",
+             1, 1 << 20);
+  add_number(app, "--max-connections", http.max_connections, "connections at the most", 1);
+  add_number(app, "--max-body-mib", options.max_body_mib, "a request's body at the most, in MiB", 1,
+             1024);
+  add_number(app, "--max-body-memory-mib", options.max_body_memory_mib,
+             "the bodies of all requests at the most, in MiB; more are refused with 503", 1,
+             1 << 20);
   const auto add_timeout = [&](const char* name, double& value, const char* meaning) {
     app.add_option(name, value, meaning)->check(kPositive)->capture_default_str();
   };
@@ -131,10 +115,8 @@ inline void add_http_options(CLI::App& app, ServeOptions& options) {
 inline void add_options(CLI::App& app, ServeOptions& options) {
   add_engine_options(app, options.engine);
   app.add_flag("-v,--verbose", options.is_verbose, "say at the start what the engine is made of");
-  app.add_option("--step-timeout", options.step_timeout,
-                 "seconds after which a step is given up, and /health says so; 0 for never")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_number(app, "--step-timeout", options.step_timeout,
+             "seconds after which a step is given up, and /health says so; 0 for never");
   detail::add_protocol_options(app, options);
   detail::add_http_options(app, options);
 }

@@ -7,18 +7,19 @@
 #include <utility>
 #include <vector>
 
-#include "../../examples/engine_options.hpp"
+#include "../../examples/server/options.hpp"
 #include "catch.hpp"
 
 using namespace nanovllm::examples;
+using nanovllm::concat;
 
 namespace {
 
 /// What is said of a command line, without the program's name; empty if it is taken.
 std::string said_of(std::vector<std::string> arguments) {
-  EngineOptions options;
+  ServeOptions options;
   CLI::App app("a program", "program");
-  add_engine_options(app, options);
+  add_options(app, options);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
     app.parse(arguments);
@@ -78,6 +79,42 @@ TEST_CASE("a value of a list is suggested, and the list is named") {
         "--quantization: expected none, fp8, int8 or int4, got 'awq-marlin'");
   CHECK(said_of({"--model", "m", "--device", "gpu"}) ==  // it is nearer to cpu than to cuda
         "--device: expected auto, cpu or cuda, got 'gpu'");
+}
+
+TEST_CASE("a number says what was expected and what came") {
+  CHECK(said_of({"--model", "m", "--port", "abc"}) ==
+        "--port: expected an integer from 0 to 65535, got 'abc'");
+  CHECK(said_of({"--model", "m", "--port", "65536"}) ==
+        "--port: expected an integer from 0 to 65535, got '65536'");
+  CHECK(said_of({"--model", "m", "--io-threads=0"}) ==
+        "--io-threads: expected an integer from 1 to 256, got '0'");
+  CHECK(said_of({"--model", "m", "--drain-timeout", "nan"}) ==
+        "--drain-timeout: expected a number above 0, got 'nan'");
+  CHECK(said_of({"--model", "m", "--step-timeout", "-1"}) ==
+        "--step-timeout: expected a number from 0 on, got '-1'");
+  CHECK(said_of({"--model", "m", "--drain-timeout", "1e18", "--step-timeout", "0.5"}).empty());
+  CHECK(said_of({"--model", "m", "--port", "0", "--max-model-len", "9223372036854775807"}).empty());
+
+  ServeOptions options;
+  CLI::App app;
+  add_options(app, options);
+  int num_numbers = 0;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name(), name = option->get_name();
+    const bool is_number =
+        type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
+    if (!is_number || name == "--speculative-tokens") continue;  // which CLI11 checks
+    ++num_numbers;
+    const std::string digits(400, '9');
+    for (const std::string& value : {std::string("abc"), std::string("1x"), digits, "-" + digits,
+                                     std::string("nan"), std::string("1e400")}) {
+      INFO(name << " " << value);
+      const std::string said = said_of({"--model", "m", concat(name, "=", value)});
+      CHECK_THAT(said, Catch::StartsWith(name + ": expected "));
+      CHECK_THAT(said, Catch::EndsWith(concat(", got '", value, "'")));
+    }
+  }
+  CHECK(num_numbers > 20);
 }
 
 TEST_CASE("help names the values of a list") {

@@ -38,7 +38,8 @@ class ExampleTest(unittest.TestCase):
         from nanovllm import llm
 
         page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
-        for name in (*llm._NUMBERS, *llm._FLAGS, *llm._OTHERS, *llm._WITHOUT_EFFECT):
+        for name in (*llm._NUMBERS, *llm._FLAGS, *llm._OTHERS, *llm._WITHOUT_EFFECT,
+                     *llm._SPECULATIVE_NUMBERS):
             self.assertIn(f"`{name}`", page)
 
 

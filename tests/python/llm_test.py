@@ -362,6 +362,67 @@ class ChatTest(FairytaleTest):
                 session.generate("x")
 
 
+class SpeculationTest(FairytaleTest):
+    REPEATED = "The fox ate the grapes. The wolf ate the sheep. " * 3
+
+    def drafted(self, speculative_config):
+        """The statistics of an engine that drafts, whose texts are those without drafts."""
+        few = self.llm.get_tokenizer().encode(" wolf fox")  # of which a text repeats
+        params = [endless(80), SamplingParams(seed=3, max_tokens=80, ignore_eos=True, **TOLD),
+                  endless(80, allowed_token_ids=few)]
+        prompts = [self.REPEATED] * 3
+        expected = [output.outputs for output in self.llm.generate(prompts, params)]
+        with make(speculative_config=speculative_config) as llm:
+            self.assertEqual([output.outputs for output in llm.generate(prompts, params)],
+                             expected)
+            return llm.stats()
+
+    def check_drafts(self, stats, num_speculative_tokens):
+        self.assertGreater(stats.num_accepted_tokens, 20)
+        self.assertGreaterEqual(stats.num_draft_tokens, stats.num_accepted_tokens)
+        self.assertGreaterEqual(stats.num_draft_tokens, stats.num_drafts)
+        self.assertGreater(stats.num_drafts, 5)
+        self.assertGreater(stats.num_draft_steps, 5)
+        self.assertEqual(stats.num_failed_drafts, 0)
+        self.assertEqual(len(stats.num_accepted_tokens_per_pos), num_speculative_tokens)
+        self.assertEqual(sum(stats.num_accepted_tokens_per_pos), stats.num_accepted_tokens)
+
+    def test_ngram(self):
+        fixed = {"method": "ngram", "num_speculative_tokens": 4, "adaptive": False}
+        stats = self.drafted(fixed)
+        self.check_drafts(stats, 4)
+        # Suffixes of no text of this size: nothing is found.
+        none = self.drafted({**fixed, "prompt_lookup_max": 256, "prompt_lookup_min": 250})
+        self.assertEqual((none.num_drafts, none.num_accepted_tokens_per_pos), (0, (0,) * 4))
+        self.assertEqual(len(self.drafted({}).num_accepted_tokens_per_pos), 5)
+
+    def test_draft_model(self):
+        config = {"model": str(MODEL), "num_speculative_tokens": 3, "model_kv_blocks": 128,
+                  "adaptive": False}
+        self.check_drafts(self.drafted(config), 3)
+
+    def test_none(self):
+        for config in (None, {"num_speculative_tokens": 0}):
+            stats = self.drafted(config)
+            self.assertEqual((stats.num_drafts, stats.num_accepted_tokens_per_pos), (0, ()))
+
+    def test_what_cannot_be(self):
+        for config, kind, words in (
+                (5, TypeError, "must be a dict"),
+                ({"metod": "ngram"}, TypeError, "did you mean 'method'"),
+                ({"num_speculative_tokens": "4"}, TypeError, "num_speculative_tokens"),
+                ({"num_speculative_tokens": -1}, ValueError, "num_speculative_tokens"),
+                ({"num_speculative_tokens": 64}, nanovllm.ConfigError, "63.*got 64"),
+                ({"prompt_lookup_max": 2, "prompt_lookup_min": 3}, nanovllm.ConfigError,
+                 "prompt_lookup_min.*got 3"),
+                ({"method": "medusa", "model": "a"}, nanovllm.ConfigError, "medusa"),
+                ({"method": "draft_model"}, nanovllm.InvalidError, "speculative_model"),
+                ({"method": "ngram", "model": "a"}, nanovllm.InvalidError, "ngram"),
+                ({"model": "/nowhere"}, nanovllm.LoadError, "draft model.*/nowhere")):
+            with self.assertRaisesRegex(kind, words, msg=str(config)):
+                make(speculative_config=config)
+
+
 class ErrorsTest(FairytaleTest):
     def test_engines_that_cannot_be(self):
         with self.assertRaisesRegex(nanovllm.LoadError, "/nowhere"):

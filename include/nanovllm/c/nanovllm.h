@@ -120,6 +120,15 @@ typedef struct nvllm_engine_config {
   nvllm_warning_callback on_warning;  ///< NULL: warnings are dropped
   void* warning_user;                 ///< passed to on_warning
   int64_t session_blocks;  ///< most blocks of the KV cache that sessions hold; 0: half of them
+  /// Speculative decoding, docs/speculation.md: on if a field of it is set. "ngram" or
+  /// "draft_model"; NULL: the latter with a speculative_model, else the former.
+  const char* speculative_method;
+  const char* speculative_model;        ///< of draft_model: a checkpoint, as `model`
+  int64_t speculative_model_kv_blocks;  ///< of its KV cache; 0: as many as can be useful
+  int32_t num_speculative_tokens;       ///< most tokens drafted for a sequence, at most 63; 0: 5
+  int32_t prompt_lookup_max;  ///< of ngram: tokens of the longest suffix looked up, at most 256
+  int32_t prompt_lookup_min;  ///< and of the shortest; 0 for one: as the other, for both: 5 and 3
+  int32_t disable_adaptive_drafts;  ///< 0 or 1: as many tokens as can be, whatever they cost
 } nvllm_engine_config;
 
 /// Loads a checkpoint and sets `*engine`.
@@ -430,6 +439,13 @@ typedef struct nvllm_stats {
   nvllm_percentiles first_token_seconds;  ///< from submission until the first token
   nvllm_percentiles inter_token_seconds;  ///< between two tokens of a sequence
   nvllm_percentiles end_to_end_seconds;   ///< from submission to the end
+  int64_t num_draft_steps;                ///< steps that drafts were asked for
+  int64_t num_drafts;                     ///< chains of tokens that were checked
+  int64_t num_draft_tokens;               ///< tokens of these chains
+  int64_t num_accepted_tokens;            ///< of them, those that the model drew
+  int64_t num_failed_drafts;              ///< times that the drafter failed
+  int64_t num_draft_positions;  ///< most tokens of a chain: how many of the next are in use
+  int64_t num_accepted_tokens_per_pos[64];  ///< accepted ones by their position in the chain
 } nvllm_stats;
 
 /// Fills `*stats`, whose `struct_size` the caller has set; it becomes the size of what is filled if

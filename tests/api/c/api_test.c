@@ -40,7 +40,10 @@ static void check_layout(void) {
   CHECK_FIELD(nvllm_engine_config, on_warning, 136);
   CHECK_FIELD(nvllm_engine_config, warning_user, 144);
   CHECK_FIELD(nvllm_engine_config, session_blocks, 152);
-  CHECK(sizeof(nvllm_engine_config) >= 160);
+  CHECK_FIELD(nvllm_engine_config, speculative_method, 160);
+  CHECK_FIELD(nvllm_engine_config, num_speculative_tokens, 184);
+  CHECK_FIELD(nvllm_engine_config, disable_adaptive_drafts, 196);
+  CHECK(sizeof(nvllm_engine_config) >= 200);
   CHECK_FIELD(nvllm_sampling_params, seed, 8);
   CHECK_FIELD(nvllm_sampling_params, temperature, 24);
   CHECK_FIELD(nvllm_sampling_params, max_tokens, 60);
@@ -72,7 +75,9 @@ static void check_layout(void) {
   CHECK(sizeof(nvllm_event) >= 128);
   CHECK_FIELD(nvllm_stats, num_free_kv_blocks, 96);
   CHECK_FIELD(nvllm_stats, end_to_end_seconds, 200);
-  CHECK(sizeof(nvllm_stats) >= 224);
+  CHECK_FIELD(nvllm_stats, num_draft_steps, 224);
+  CHECK_FIELD(nvllm_stats, num_accepted_tokens_per_pos, 272);
+  CHECK(sizeof(nvllm_stats) >= 784);
   CHECK_FIELD(nvllm_health, reason, 24);
   CHECK(sizeof(nvllm_health) >= 1048);
   CHECK_FIELD(nvllm_info, has_chat_template, 28);
@@ -151,7 +156,7 @@ static Heard generate(nvllm_engine* engine, const nvllm_request* request) {
   return heard;
 }
 
-static nvllm_engine* create(const char* model) {
+static nvllm_engine_config config_of(const char* model) {
   nvllm_engine_config config;
   CHECK(nvllm_engine_config_init(&config) == NVLLM_OK);
   config.model = model;
@@ -161,6 +166,11 @@ static nvllm_engine* create(const char* model) {
   config.num_threads = 1;
   config.has_seed = 1;
   config.seed = 7;
+  return config;
+}
+
+static nvllm_engine* create(const char* model) {
+  const nvllm_engine_config config = config_of(model);
   nvllm_engine* engine = NULL;
   CHECK(nvllm_engine_create(&config, &engine) == NVLLM_OK && engine != NULL);
   return engine;
@@ -366,6 +376,53 @@ static void check_whole(nvllm_engine* engine) {
 }
 
 // What forms promise, and what is said of one that is refused.
+// The text is that of `plain`, an engine without drafts, and drafted tokens were right.
+static void check_drafts(nvllm_engine* plain, const nvllm_engine_config* config, int positions) {
+  nvllm_sampling_params params = greedy(80);
+  params.ignore_eos = 1;
+  nvllm_request request = request_of(&params);
+  request.text = "The fox ate the grapes. The wolf ate the sheep. The fox ate the grapes. The wolf";
+  nvllm_engine* engine = NULL;
+  CHECK(nvllm_engine_create(config, &engine) == NVLLM_OK);
+  const int32_t few[] = {300, 301};  // of which a text repeats
+  for (int i = 0; i < 3; ++i) {
+    params.num_allowed_token_ids = i == 0 ? 2 : 0;
+    params.allowed_token_ids = few;
+    params.temperature = i == 2 ? 0.8f : 0;  // and the seed 0
+    params.has_seed = i == 2;
+    const Heard expected = generate(plain, &request);
+    CHECK(strcmp(generate(engine, &request).text, expected.text) == 0 && expected.num_tokens == 80);
+  }
+  nvllm_stats stats = {.struct_size = sizeof stats};
+  CHECK(nvllm_get_stats(engine, &stats) == NVLLM_OK);
+  CHECK(stats.num_draft_steps > 5 && stats.num_drafts > 5 && stats.num_failed_drafts == 0);
+  CHECK(stats.num_draft_tokens >= stats.num_drafts);
+  CHECK(stats.num_accepted_tokens > 20 && stats.num_accepted_tokens <= stats.num_draft_tokens);
+  CHECK(stats.num_draft_positions == positions);
+  int64_t sum = 0;
+  for (int i = 0; i < positions; ++i) sum += stats.num_accepted_tokens_per_pos[i];
+  CHECK(sum == stats.num_accepted_tokens);
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+  CHECK(nvllm_get_stats(plain, &stats) == NVLLM_OK);
+  CHECK(stats.num_drafts == 0 && stats.num_draft_positions == 0);
+}
+
+static void check_speculation(nvllm_engine* plain, const char* model) {
+  nvllm_engine_config config = config_of(model);
+  config.num_speculative_tokens = 4;
+  config.disable_adaptive_drafts = 1;
+  check_drafts(plain, &config, 4);
+  config.speculative_method = "ngram";
+  config.prompt_lookup_max = config.prompt_lookup_min = 2;
+  config.num_speculative_tokens = 63;
+  check_drafts(plain, &config, 63);
+  config = config_of(model);
+  config.disable_adaptive_drafts = 1;
+  config.speculative_model = model;
+  config.speculative_model_kv_blocks = 32;
+  check_drafts(plain, &config, 5);
+}
+
 static void check_forms(nvllm_engine* engine) {
   nvllm_sampling_params params = {.struct_size = sizeof params, .has_seed = 1, .seed = 5};
   params.max_tokens = 60;
@@ -820,6 +877,11 @@ static void check_refusals(nvllm_engine* engine, const char* model) {
   CHECK_CONFIG(NVLLM_ERROR_CONFIG, "expert_parallel is set, but this model has no experts",
                expert_parallel, 1);
   CHECK_CONFIG(NVLLM_ERROR_CONFIG, "", kv_bytes, 1);
+  CHECK_CONFIG(NVLLM_ERROR_LOAD, "the draft model: ", speculative_model, "/nowhere");
+  CHECK_CONFIG(invalid, "speculative_model must be", speculative_method, "draft_model");
+  CHECK_CONFIG(NVLLM_ERROR_CONFIG, "must be in [0, 63], got -1", num_speculative_tokens, -1);
+  CHECK_CONFIG(NVLLM_ERROR_CONFIG, "prompt_lookup_max must be at most 256, got 257",
+               prompt_lookup_max, 257);
 
 #define CHECK_REQUEST(status, words, field, value)                                  \
   do {                                                                              \
@@ -901,6 +963,7 @@ int main(int argc, char** argv) {
   nvllm_engine* engine = create(argv[1]);
   check_generation(engine);
   check_whole(engine);
+  check_speculation(engine, argv[1]);
   check_forms(engine);
   check_sessions(engine, argv[1], argv[2]);
   check_pooling(engine);

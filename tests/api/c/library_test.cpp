@@ -25,6 +25,7 @@
 #include "nanovllm/with/moe/expert_parallel.hpp"
 #include "nanovllm/with/peers/options.hpp"
 #include "nanovllm/with/sessions/options.hpp"
+#include "nanovllm/with/speculation/config.hpp"
 
 using namespace nanovllm;
 
@@ -178,6 +179,7 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK(config.extras.find<PeerOptions>() == nullptr);
   CHECK(config.extras.find<HostKv>() == nullptr);
   CHECK(config.extras.find<DiskKv>() == nullptr);
+  CHECK(config.extras.find<SpeculativeConfig>() == nullptr);
   CHECK(config.prefix_caching);
   CHECK_FALSE(config.kv_size);
   CHECK_FALSE(config.seed);
@@ -269,6 +271,72 @@ TEST_CASE("settings of C arrive, and zero is the default") {
   CHECK(params.stop_token_ids == std::vector<TokenId>{4, 5});
   CHECK(params.allowed_token_ids == std::vector<TokenId>{4});
   CHECK((params.logit_bias.size() == 1 && params.logit_bias[0].token == 6));
+}
+
+TEST_CASE("speculative decoding of C") {
+  const auto read = [](const auto& edit) {
+    nvllm_engine_config c{};
+    nvllm_engine_config_init(&c);
+    c.model = "somewhere";
+    edit(c);
+    return c_api::read_engine_config(&c).config.extras.of<SpeculativeConfig>();
+  };
+  const auto fails = [&](const char* words, const auto& edit) {
+    CHECK_THROWS_AS(read(edit), c_api::InvalidError);
+    CHECK_THROWS_WITH(read(edit), Catch::Contains(words));
+  };
+  // A field of it is enough.
+  CHECK(read([](auto& c) { c.speculative_method = "ngram"; }).method == "ngram");
+  CHECK(read([](auto& c) { c.num_speculative_tokens = 7; }).method == "ngram");
+  CHECK(read([](auto& c) { c.prompt_lookup_min = 2; }).method == "ngram");
+  CHECK(read([](auto& c) { c.disable_adaptive_drafts = 1; }).method == "ngram");
+  CHECK(read([](auto& c) { c.speculative_model = "small"; }).method == "draft_model");
+  const SpeculativeConfig unset = read([](auto& c) { c.speculative_method = "ngram"; });
+  const SpeculativeConfig defaults;
+  CHECK(unset.num_speculative_tokens == defaults.num_speculative_tokens);
+  CHECK_FALSE((unset.prompt_lookup_max || unset.prompt_lookup_min || unset.model_kv_size));
+  CHECK((unset.adaptive && unset.model.empty()));
+  const SpeculativeConfig ngram = read([](auto& c) {
+    c.num_speculative_tokens = 7;
+    c.prompt_lookup_max = 9;
+    c.prompt_lookup_min = 2;
+    c.disable_adaptive_drafts = 1;
+  });
+  CHECK(ngram.num_speculative_tokens == 7);
+  CHECK((ngram.prompt_lookup_max == 9 && ngram.prompt_lookup_min == 2));
+  CHECK_FALSE(ngram.adaptive);
+  const SpeculativeConfig model = read([](auto& c) {
+    c.speculative_method = "another";
+    c.speculative_model = "small";
+    c.speculative_model_kv_blocks = 12;
+  });
+  CHECK((model.method == "another" && model.model == "small"));
+  CHECK(
+      (model.model_kv_size->kind() == KvSize::Kind::blocks && model.model_kv_size->count() == 12));
+
+  fails("disable_adaptive_drafts must be 0 or 1, got 2",
+        [](auto& c) { c.disable_adaptive_drafts = 2; });
+  fails("\"draft_model\", got NULL", [](auto& c) { c.speculative_method = "draft_model"; });
+  fails("\"draft_model\", got \"\"", [](auto& c) { c.speculative_model = ""; });
+  fails("got \"ngram\"", [](auto& c) {
+    c.speculative_method = "ngram";
+    c.speculative_model = "small";
+  });
+  fails("got \"ngram\"", [](auto& c) { c.speculative_model_kv_blocks = 3; });
+  fails("got \"draft_model\"", [](auto& c) {
+    c.speculative_model = "small";
+    c.prompt_lookup_max = 3;
+  });
+
+  EngineStats stats;
+  CHECK(c_api::to_c(stats).num_draft_positions == 0);
+  stats.extras.set(SpeculationStats{1, 2, 9, 5, 3, {4, 0, 1}});
+  const nvllm_stats out = c_api::to_c(stats);
+  CHECK((out.num_draft_steps == 1 && out.num_drafts == 2 && out.num_draft_tokens == 9));
+  CHECK((out.num_accepted_tokens == 5 && out.num_failed_drafts == 3));
+  CHECK(out.num_draft_positions == 3);
+  CHECK((out.num_accepted_tokens_per_pos[0] == 4 && out.num_accepted_tokens_per_pos[2] == 1));
+  CHECK(out.num_accepted_tokens_per_pos[3] == 0);
 }
 
 TEST_CASE("forms of texts of C") {

@@ -96,6 +96,52 @@ TEST_CASE("one take of a stream is bounded, and all of it comes in order", "[ser
   }
 }
 
+TEST_CASE("a reply that is to fail ends with the error", "[serve]") {
+  const ApiError error(503, "the server ends");
+  for (const std::string path : {"/v1/chat/completions", "/v1/messages", "/v1/responses"}) {
+    for (const bool is_stream : {true, false}) {
+      INFO(path << is_stream);
+      ScriptedEngine engine;
+      OpenAiService service(engine);
+      const std::string fields =
+          R"("messages": [{"role": "user", "content": "Hi"}], "input": "Hi", "max_tokens": 9)";
+      const auto exchange =
+          service.handle({.method = "POST",
+                          .target = path,
+                          .body = concat("{", fields, is_stream ? R"(, "stream": true})" : "}")});
+      engine.step();
+      std::string body;
+      if (is_stream) CHECK(exchange->take(body));
+      CHECK((exchange->head() != nullptr) == is_stream);
+      exchange->fail(error);
+      CHECK(engine.num_aborted() == 1);
+      bool is_woken = false;
+      exchange->notify([&] { is_woken = true; });
+      CHECK(is_woken);
+      REQUIRE(exchange->head() != nullptr);
+      CHECK(exchange->head()->status == (is_stream ? 200 : 503));
+      body.clear();
+      CHECK_FALSE(exchange->take(body));
+      CHECK_THAT(body, Catch::Contains("the server ends"));
+      if (is_stream && path == "/v1/chat/completions")
+        CHECK_THAT(body, Catch::EndsWith("data: [DONE]\n\n"));
+      CHECK(exchange->summary().outcome == "error");
+      exchange->fail(error);  // no second error
+      body.clear();
+      CHECK_FALSE(exchange->take(body));
+      CHECK(body.empty());
+    }
+  }
+  // What is complete stays as it is.
+  ScriptedEngine engine;
+  OpenAiService service(engine);
+  const auto exchange = service.handle(chat_request(""));
+  const Answer expected = read_reply(follow(engine, *exchange));
+  exchange->fail(error);
+  CHECK(exchange->head()->status == 200);
+  CHECK(expected.messages[0].finish_reason == "stop");
+}
+
 TEST_CASE("choices wait for their prompt's log-probabilities where these come first", "[serve]") {
   PendingOutput pending(
       {.num_prompts = 2, .num_choices = 2, .is_stream = true, .prompts_first = true},

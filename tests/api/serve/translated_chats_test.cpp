@@ -344,6 +344,35 @@ TEST_CASE("a conversation is the same prompt in each protocol", "[serve]") {
   CHECK(engine.last_prompt() == expected);
 }
 
+TEST_CASE("the tokens that are counted of a conversation are those of its prompt", "[serve]") {
+  ScriptedEngine engine;
+  OpenAiService service(engine);
+  const auto check = [&](const std::string& fields, int status) {
+    INFO(fields);
+    const std::string body =
+        R"("messages": [{"role": "user", "content": "How is the weather in Kyoto?"}])" + fields;
+    const Whole counted = ask(engine, service, post("/v1/messages/count_tokens", body));
+    REQUIRE(counted.status == 200);
+    CHECK(ask(engine, service, post("/v1/messages", body)).status == status);
+    const Json& count = counted.body["input_tokens"];
+    if (status == 200) CHECK(count == engine.last_prompt().size());
+    return count.get<int>();
+  };
+  const int whole = check(R"(, "max_tokens": 9)", 200);
+  CHECK(check(R"(, "max_tokens": 9, "truncate_prompt_tokens": 5)", 200) == 5);
+  CHECK(check(R"(, "max_tokens": 9, "truncate_prompt_tokens": 100)", 200) == whole);
+  engine.max_tokens_in_all = 12;
+  CHECK(check(R"(, "max_tokens": 9, "truncate_prompt_tokens": -1)", 200) == 3);
+  CHECK(check(R"(, "max_tokens": 9)", 400) == whole);  // whether or not they fit
+  const std::string kept =
+      R"("messages": [{"role": "user", "content": "Hi"}], "truncate_prompt_tokens": )";
+  const auto count = [&](const char* number) {
+    return ask(engine, service, post("/v1/messages/count_tokens", kept + number));
+  };
+  CHECK(count("-1").body["input_tokens"] == 11);  // of one token that is generated
+  CHECK(count("13").status == 400);
+}
+
 TEST_CASE("a message, field by field", "[serve]") {
   ScriptedEngine engine;
   const auto compiler = std::make_shared<AnyForm>();

@@ -1155,6 +1155,29 @@ class SettingsTest(unittest.TestCase):
             self.assertLess(time.monotonic() - begin, 10)
             self.assertEqual(read_all(half), b"")
 
+    def assert_cut_off(self, body):
+        """A stream that ends with an error of the server's end, and as all streams do."""
+        self.assertTrue(body.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"), body[-200:])
+        event = body.split(b"data: ")[-2]
+        self.assertIn("shutting down", json.loads(event)["error"]["message"])
+
+    def test_streams_beyond_the_time_to_drain_are_told(self):
+        server = self.start("--drain-timeout", "0.3")
+        with server.connect() as chats, server.connect() as messages:
+            chats.sendall(post(chat(True, 900, n=64)))
+            messages.sendall(post(chat(True, 900)).replace(b"chat/completions", b"messages"))
+            for connection in (chats, messages):
+                read_until(connection, b"data: ")
+            server.process.send_signal(signal.SIGTERM)
+            self.assert_cut_off(read_all(chats))
+            events = read_all(messages).decode()
+            self.assertIn("event: error\ndata: {", events)
+            self.assertIn("overloaded_error", events)
+            self.assertTrue(events.endswith("\r\n0\r\n\r\n"))
+        output = server.process.communicate(timeout=DEADLINE)[0]
+        self.assertEqual((server.process.returncode, output), (0, b"invariants hold\n"))
+        self.assertRegex(server.log(), r"/v1/messages 200 messages .* error\n")
+
     def test_whole_replies_beyond_the_time_to_drain_are_503(self):
         server = self.start("--drain-timeout", "0.3")
         with server.connect() as whole, server.connect() as stream:
@@ -1167,7 +1190,7 @@ class SettingsTest(unittest.TestCase):
                 status, headers, body = read_reply(file)
                 self.assertEqual((status, headers["Connection"]), (503, "close"))
                 self.assertIn("shutting down", json.loads(body)["error"]["message"])
-            self.assertNotIn(b"[DONE]", read_all(stream))
+            self.assert_cut_off(read_all(stream))
         output = server.process.communicate(timeout=DEADLINE)[0]
         self.assertEqual((server.process.returncode, output), (0, b"invariants hold\n"))
 

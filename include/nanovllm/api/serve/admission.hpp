@@ -45,14 +45,13 @@ namespace detail {
                  std::string(field), "context_length_exceeded");
 }
 
-/// The tokens of a text. If it is to be truncated, all of it is encoded. If not, a text that is
-/// much too long is refused before its end: the count is exact only for texts that are a little too
-/// long.
+/// The tokens of a text. If it may be too long, all of it is encoded. If not, one that is much too
+/// long is refused before its end: the count is exact only for texts that are a little too long.
 inline std::vector<TokenId> encode_text(const AnyEngine& engine, const std::string& text,
-                                        std::string_view field, bool is_truncated,
+                                        std::string_view field, bool may_be_long,
                                         const std::stop_token& stop) {
   const Tokenizer& tokenizer = *engine.text().tokenizer;
-  if (is_truncated) return tokenizer.encode(text, std::size_t(-1), stop);
+  if (may_be_long) return tokenizer.encode(text, std::size_t(-1), stop);
   const auto most = static_cast<std::size_t>(engine.max_total_tokens() - 1);
   const std::size_t counted = 2 * most + 1024;
   try {
@@ -111,9 +110,10 @@ inline std::vector<TokenId> encode_text(const AnyEngine& engine, const std::stri
 /// the tokeniser adds to a text are among them, also around the text of a conversation; token ids
 /// stay as they are. Throws ApiError (400) that names `field`; if there are too many, with the code
 /// context_length_exceeded and both numbers. Throws Cancelled soon after a request to stop.
+/// @param must_fit  false: any number of tokens is right.
 [[nodiscard]] inline std::vector<TokenId> prompt_tokens(
     const AnyEngine& engine, const Prompt& prompt, bool add_special_tokens, std::string_view field,
-    std::optional<std::size_t> num_kept, const std::stop_token& stop) {
+    std::optional<std::size_t> num_kept, const std::stop_token& stop, bool must_fit = true) {
   const std::int64_t total = engine.max_total_tokens();
   std::vector<TokenId> tokens;
   SequenceTemplate added;
@@ -125,7 +125,7 @@ inline std::vector<TokenId> encode_text(const AnyEngine& engine, const std::stri
                      std::string(field));
     }
     tokens = detail::encode_text(engine, prompt_text(engine.text(), prompt, field), field,
-                                 num_kept.has_value(), stop);
+                                 num_kept.has_value() || !must_fit, stop);
     if (add_special_tokens) added = engine.text().tokenizer->sequence_template();
   }
   if (num_kept && added.size() > *num_kept) {
@@ -134,7 +134,7 @@ inline std::vector<TokenId> encode_text(const AnyEngine& engine, const std::stri
                         ", the tokens that the tokeniser adds, got ", *num_kept));
   }
   tokens = added.wrap(std::move(tokens), num_kept.value_or(std::size_t(-1)));
-  if (static_cast<std::int64_t>(tokens.size()) >= total)
+  if (must_fit && static_cast<std::int64_t>(tokens.size()) >= total)
     detail::refuse_prompt(total, static_cast<std::int64_t>(tokens.size()), true, field);
   return tokens;
 }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,7 @@ class EngineExchange final : public Exchange {
   [[nodiscard]] const HttpHead* head() override;
   [[nodiscard]] bool take(std::string& out) override;
   void notify(std::function<void()> wake) override;
+  void fail(const ApiError& error) override;
   void cancel() noexcept override;
   [[nodiscard]] ExchangeSummary summary() const override;
 
@@ -85,6 +87,7 @@ class EngineExchange final : public Exchange {
   Usage usage_;
   HttpHead head_;
   std::string body_;
+  std::optional<ApiError> error_;  ///< of `fail`
   bool has_head_ = false, is_done_ = false;
   std::size_t choice_ = 0, token_ = 0;  ///< of `update_`: the next to be written
   std::atomic<bool> has_rest_{false};   ///< of `update_`
@@ -190,6 +193,13 @@ inline void EngineExchange::cancel() noexcept {
   if (pending_->cancel(true)) abort_all();
 }
 
+inline void EngineExchange::fail(const ApiError& error) {
+  if (has_head_ || is_done_) return;
+  error_ = error;
+  has_rest_ = false;
+  give_up();
+}
+
 inline void EngineExchange::give_up() {
   pending_->set_outcome("error");
   if (pending_->cancel(false)) abort_all();  // those of several that have not ended
@@ -228,12 +238,15 @@ inline void EngineExchange::notify(std::function<void()> wake) {
 }
 
 inline void EngineExchange::complete() {
-  pending_->take(update_);
-  if (!update_.is_over() || update_.is_cancelled) return;
+  if (!error_) {
+    pending_->take(update_);
+    if (!update_.is_over() || update_.is_cancelled) return;
+  }
   for (const ChoiceUpdate& choice : update_.choices)
     usage_.num_completion_tokens += choice.num_tokens;
   usage_.num_cached_tokens = update_.num_cached_tokens;
   try {
+    if (error_) throw *error_;
     if (update_.has_failed) throw detail::failure(update_, rules_);
     body_ = writer_->whole(update_, usage_);
     pending_->set_outcome(std::string(writer_->finish_reason()));
@@ -283,6 +296,11 @@ inline bool EngineExchange::write_update(std::string& out, std::size_t max_size)
 
 inline bool EngineExchange::append_update(std::string& out) {
   const std::size_t size = out.size();
+  if (error_) {
+    writer_->append_error(out, *error_);
+    writer_->append_done(out);
+    return false;
+  }
   if (!has_rest_) {
     pending_->take(update_);
     if (update_.is_cancelled) return false;

@@ -69,6 +69,8 @@ struct HttpRequest {
   return path;
 }
 
+struct ApiError;
+
 /// Status, type and further headers of a reply. Its body comes from an Exchange.
 struct HttpHead {
   int status = 200;
@@ -109,6 +111,10 @@ class Exchange {
   /// exception is dropped.
   virtual void notify(std::function<void()> wake) = 0;
 
+  /// Ends a reply that is not complete with an error, in its protocol's form, and aborts the
+  /// requests: `head` and `take` have the error next. Called as they are, by one at a time.
+  virtual void fail(const ApiError& error) = 0;
+
   /// The client has gone: aborts the requests. `take` has no more then. May be called repeatedly.
   virtual void cancel() noexcept = 0;
 
@@ -131,6 +137,8 @@ class WholeExchange final : public Exchange {
   }
 
   void notify(std::function<void()> wake) override { wake(); }
+
+  void fail(const ApiError& /*error*/) override {}
 
   void cancel() noexcept override {
     const std::lock_guard lock(mutex_);

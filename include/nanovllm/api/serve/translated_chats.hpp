@@ -36,7 +36,8 @@ namespace nanovllm::serve {
   });
 }
 
-/// The tokens of a conversation in Anthropic's form, {"input_tokens"}, whether or not they fit.
+/// The tokens that an answer to a conversation in Anthropic's form has as its prompt,
+/// {"input_tokens"}, whether or not they fit.
 [[nodiscard]] inline std::shared_ptr<Exchange> count_tokens(const AnyEngine& engine,
                                                             const Generation& generation,
                                                             const Json& body,
@@ -45,8 +46,9 @@ namespace nanovllm::serve {
     ChatCompletionRequest chat = parse_messages_request(body, false);
     static_cast<void>(generation.model_name(chat.model));
     const ChatPrompt prompt{std::move(chat.messages), std::move(chat.options)};
-    const std::vector<TokenId> tokens = tokenizer_of(engine).encode(
-        prompt_text(engine.text(), prompt, "messages"), std::size_t(-1), effort.stop);
+    const auto num_kept = num_kept_tokens(engine, chat.truncation, chat.max_tokens.value_or(1));
+    const std::vector<TokenId> tokens = prompt_tokens(engine, prompt, chat.add_special_tokens,
+                                                      "messages", num_kept, effort.stop, false);
     return json_reply("messages", Json::object({{"input_tokens", tokens.size()}}));
   });
 }

@@ -98,6 +98,27 @@ TEST_CASE("decimal numbers within bounds are read, and no others") {
   }
 }
 
+TEST_CASE("bounds that leave only numbers of too many digits are refused") {
+  const std::string far(300, '9');
+  const auto schema = [](const std::string& bounds) {
+    return R"({"type": "number", )" + bounds + "}";
+  };
+  for (const std::string type : {"integer", "number"}) {
+    for (const std::string& bounds :
+         {R"("minimum": )" + far, std::string(R"("exclusiveMinimum": 1e300)"),
+          R"("maximum": -)" + far, R"("minimum": 1e300, "maximum": )" + far,
+          R"("multipleOf": 7, "minimum": )" + far}) {
+      INFO(type << ' ' << bounds);
+      CHECK_THAT(
+          nanovllm_test::schema_error(R"({"type": ")" + type + R"(", )" + bounds + "}"),
+          Catch::Contains("bounds between which all numbers are beyond 10^40 are not supported"));
+    }
+  }
+  const auto source = nv::JsonSchemaCompiler(byte_vocabulary())
+                          .json_schema(schema(R"("minimum": -)" + far + R"(, "maximum": )" + far));
+  for (const char* yes : {"0", "-17.25", "1000000"}) CHECK(takes(*source, yes));
+}
+
 TEST_CASE("bounds of any size are exact, and what is read as an exclusive bound is not taken") {
   const auto within = [](nv::ebnf::NumberBounds bounds) {
     return source_of(nv::ebnf::numbers(bounds));

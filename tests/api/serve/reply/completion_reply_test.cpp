@@ -153,18 +153,20 @@ TEST_CASE("minus infinity is written as a number, and tokens that are no text wi
 }
 
 TEST_CASE("what ended a choice", "[serve]") {
-  const Tokenizer tokenizer = Tokenizer::from_file("examples/models/fairytale");
-  const std::vector<TokenId> tokens = tokenizer.encode("Once upon a time");
   const std::vector<TokenId> eos{4093};
-  StopRules rules = StopRules::of({.stop = {"nothing", "pon a"}}, eos);
-  CHECK(rules.need_tokens());
-  CHECK(rules.reason(tokenizer, tokens, std::string("Once u").size()) == "pon a");
-  rules.include_stop_str_in_output = true;
-  CHECK(rules.reason(tokenizer, tokens, std::string("Once upon a").size()) == "pon a");
-  CHECK(StopRules::of({.stop_token_ids = {tokens.back()}}, eos).reason(tokenizer, tokens, 16) ==
-        tokens.back());
-  CHECK(StopRules::of({.stop_token_ids = {4093}}, eos)
-            .reason(tokenizer, std::vector<TokenId>{1, 4093}, 1)
-            .is_null());
-  CHECK_FALSE(StopRules::of({}, eos).need_tokens());
+  ReplySetup setup{.stop_tokens = StopTokens::of({.stop_token_ids = {7, 4093}}, eos)};
+  const auto reason = [&](const ChoiceUpdate& update) {
+    ReplyChoice choice;
+    choice.add({.text = "a", .num_tokens = 1, .last_token = 7}, setup);
+    choice.add(update, setup);
+    choice.finish_reason = "stop";
+    return choice.stop_reason(setup);
+  };
+  CHECK(reason({.last_token = 5, .stop_string = "pon a"}) == "pon a");
+  CHECK(reason({.last_token = 7}) == 7);
+  CHECK(reason({}) == 7);  // an end without a new token
+  CHECK(reason({.last_token = 5}).is_null());
+  CHECK(reason({.last_token = 4093}).is_null());
+  setup.stop_tokens = StopTokens::of({.ignore_eos = true, .stop_token_ids = {4093}}, eos);
+  CHECK(reason({.last_token = 4093}) == 4093);
 }

@@ -2,7 +2,6 @@
 // them round activations, so a row's result must not depend on its batch, nor on threads, chunks
 // and preemptions; and they are near to engines of the same weights in floats.
 
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -18,6 +17,7 @@
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
 #include "nanovllm/with/sessions.hpp"
 #include "safetensors_writer.hpp"
+#include "with/eight_bits/laws/format_distance.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -45,28 +45,10 @@ EngineConfig config(const std::string& model = "fairytale") {
           .kv_size = KvSize::blocks(64)};
 }
 
-SamplingParams greedy(int max_tokens = 12) {
-  return {.temperature = 0.f, .max_tokens = max_tokens, .ignore_eos = true, .logprobs = 0};
-}
-
 /// Log-probabilities of a prompt of 100 tokens.
 template <class Policy>
 std::vector<float> logprobs_of(Engine<AnyModel, Policy>& engine) {
-  SamplingParams params = greedy(1);
-  params.prompt_logprobs = 0;
-  const Output output = engine.generate(random_prompt(5, 100, 97), params);
-  REQUIRE(output.error == "");
-  std::vector<float> out;
-  for (const auto& entry : output.prompt_logprobs)
-    if (entry) out.push_back(entry->logprob);
-  return out;
-}
-
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += std::abs(double{a[i]} - double{b[i]});
-  return sum / static_cast<double>(a.size());
+  return of_prompt(engine, random_prompt(5, 100, 97));
 }
 
 /// `values` [rows, cols] as `Matrix` has them.
@@ -125,7 +107,7 @@ TEMPLATE_TEST_CASE("laws: batched = alone, chunked = whole, for any threads, in 
   Engine<AnyModel, TestType> one(config());
   for (std::size_t i = 0; i < 6; ++i) {
     prompts.push_back(random_prompt(20 + i, 1 + 31 * i, 4000));
-    alone.push_back(trace_of(one.generate(prompts.back(), greedy())));
+    alone.push_back(trace_of(one.generate(prompts.back(), greedy(12))));
   }
   for (const int threads : {1, 3}) {
     EngineConfig c = config();
@@ -133,7 +115,7 @@ TEMPLATE_TEST_CASE("laws: batched = alone, chunked = whole, for any threads, in 
     c.max_num_batched_tokens = 24;
     c.prefix_caching = false;
     Engine<AnyModel, TestType> engine(c);
-    const std::vector<Output> outputs = engine.generate(prompts, greedy());
+    const std::vector<Output> outputs = engine.generate(prompts, greedy(12));
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       CHECK(trace_of(outputs[i]).tokens == alone[i].tokens);
       CHECK(trace_of(outputs[i]).logprobs == alone[i].logprobs);
@@ -190,7 +172,7 @@ TEST_CASE("formats of integers have their names in descriptions and files", "[la
   const fs::path path = folder.path() / "session";
   Engine<AnyModel, Int8Policy> engine(config());
   Session session(engine);
-  session.generate(random_prompt(1, 20, 4000), greedy());
+  session.generate(random_prompt(1, 20, 4000), greedy(12));
   session.save(path);
   Engine<AnyModel, Int4Policy> other(config());
   CHECK_THROWS_WITH(

@@ -59,10 +59,14 @@ struct Decimal {
   friend std::strong_ordering operator<=>(const Decimal& a, const Decimal& b);
 };
 
-/// Bounds of numbers, exact. Larger ones than 10^40 count as that, on either side of zero.
+/// Bounds of numbers, exact. A `max` above 10^40, or a `min` below -10^40, counts as that.
 struct NumberBounds {
   std::optional<Decimal> min{}, max{};
   bool min_is_exclusive = false, max_is_exclusive = false;
+
+  /// Whether only numbers from 10^40 on, or only those to -10^40, are within: such bounds are not
+  /// written out, since digits cost their square.
+  [[nodiscard]] bool are_far() const;
 };
 
 /// Decimal integers within bounds, without leading zeros; nothing where there are none. An end that
@@ -125,9 +129,14 @@ namespace detail {
 
 inline constexpr std::size_t kMaxFraction = 15;
 
-/// The bounds that are written, since digits cost their square.
+/// 10^40.
+[[nodiscard]] inline Decimal far_number() {
+  return Decimal(std::string_view("1" + std::string(40, '0')));
+}
+
+/// The bounds that are written.
 inline NumberBounds with_few_digits(NumberBounds bounds) {
-  Decimal most{std::string_view("1" + std::string(40, '0'))};
+  Decimal most = far_number();
   if (bounds.max && *bounds.max > most) bounds.max = most, bounds.max_is_exclusive = false;
   most.is_negative = true;
   if (bounds.min && *bounds.min < most) bounds.min = most, bounds.min_is_exclusive = false;
@@ -180,6 +189,13 @@ inline std::string naturals(const std::string& low, const std::optional<std::str
 }
 
 }  // namespace detail
+
+inline bool NumberBounds::are_far() const {
+  Decimal most = detail::far_number();
+  if (min && *min >= most) return true;
+  most.is_negative = true;
+  return max && *max <= most;
+}
 
 inline std::string integers(const NumberBounds& all) {
   const NumberBounds bounds = detail::with_few_digits(all);

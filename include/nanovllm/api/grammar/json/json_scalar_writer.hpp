@@ -156,6 +156,9 @@ class ScalarWriter {
 
   [[nodiscard]] std::string number(const Json& schema, bool is_integer, const std::string& path) {
     const ebnf::NumberBounds bounds = bounds_of(schema, path);
+    if (bounds.are_far())
+      json_schema::refuse("bounds between which all numbers are beyond 10^40 are not supported",
+                          path);
     const bool is_bounded = bounds.min || bounds.max;
     const Json* step = schema.find("multipleOf");
     if (step) {

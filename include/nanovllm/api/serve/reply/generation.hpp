@@ -173,7 +173,7 @@ inline ReplySetup Generation::reply_setup(const GenerationRequest& request, cons
   return {.frame = reply_frame(request.model, id, object),
           .tokenizer = engine_.text().tokenizer,
           .num_choices = static_cast<std::size_t>(request.sampling.n),
-          .stop_rules = StopRules::of(request.sampling, engine_.eos_token_ids()),
+          .stop_tokens = StopTokens::of(request.sampling, engine_.eos_token_ids()),
           .include_usage = request.include_usage,
           .continuous_usage_stats = request.continuous_usage_stats,
           .return_token_ids = request.return_token_ids,
@@ -188,12 +188,11 @@ inline std::shared_ptr<Exchange> Generation::submit(
   check_token_ids(engine_, prompts, params);
   effort.check_stop();
   constrain(request, effort);
-  EngineExchange::Setup setup{
-      .kind = kind,
-      .is_stream = request.stream,
-      .cache_salt = std::move(request.cache_salt),
-      .keep_token_ids = request.return_token_ids || StopRules::of(params, {}).need_tokens(),
-      .drop_generated = request.prompt_only};
+  EngineExchange::Setup setup{.kind = kind,
+                              .is_stream = request.stream,
+                              .cache_salt = std::move(request.cache_salt),
+                              .keep_token_ids = request.return_token_ids,
+                              .drop_generated = request.prompt_only};
   if (params.token_masks) setup.rules.push_back(request.constraint_field);
   if (!params.allowed_token_ids.empty()) setup.rules.emplace_back("allowed_token_ids");
   if (!params.bad_words.empty()) setup.rules.emplace_back("bad_words");

@@ -27,7 +27,9 @@ struct ChoiceUpdate {
   std::vector<TokenLogprobs> logprobs{};  ///< one for each token, if requested
   std::vector<float> pooled{};            ///< if a pooler was requested
   std::int64_t num_tokens = 0;
+  std::optional<TokenId> last_token{};
   FinishReason finish_reason = FinishReason::none;  ///< set with the last token
+  std::string stop_string{};                        ///< as Completion has it
 
   [[nodiscard]] bool has_ended() const { return finish_reason != FinishReason::none; }
   [[nodiscard]] bool empty() const { return num_tokens == 0 && text.empty() && !has_ended(); }
@@ -38,7 +40,9 @@ struct ChoiceUpdate {
     logprobs.clear();
     pooled.clear();
     num_tokens = 0;
+    last_token.reset();
     finish_reason = FinishReason::none;
+    stop_string.clear();
   }
 
   /// Tokens [begin, end) with their text; the last slice also has the text after its last token.
@@ -48,8 +52,12 @@ struct ChoiceUpdate {
     const std::size_t text_begin = begin == 0 ? 0 : text_ends[begin - 1];
     const std::size_t text_end = is_last ? text.size() : text_ends[end - 1];
     ChoiceUpdate out{.text = text.substr(text_begin, text_end - text_begin),
-                     .num_tokens = static_cast<std::int64_t>(end - begin),
-                     .finish_reason = is_last ? finish_reason : FinishReason::none};
+                     .num_tokens = static_cast<std::int64_t>(end - begin)};
+    if (is_last) {
+      out.last_token = last_token;
+      out.finish_reason = finish_reason;
+      out.stop_string = stop_string;
+    }
     for (std::size_t i = begin; i < end; ++i) out.text_ends.push_back(text_ends[i] - text_begin);
     const auto copy = [&](const auto& from, auto& to) {
       if (from.empty()) return;
@@ -200,12 +208,14 @@ inline void PendingOutput::collect(std::size_t prompt, const TokenEvent& event) 
   ChoiceUpdate& choice =
       choices_[prompt * setup_.num_choices + static_cast<std::size_t>(event.sample)];
   choice.finish_reason = event.finish_reason;
+  choice.stop_string = event.stop_string;
   if (setup_.drop_generated && choice.finish_reason == FinishReason::stop)
     choice.finish_reason = FinishReason::length;  // what stopped it is left out, too
   if (!setup_.drop_generated) {
     choice.text += event.text;
     if (event.token != nullptr) {
       ++choice.num_tokens;
+      choice.last_token = *event.token;
       choice.text_ends.push_back(choice.text.size());
       if (setup_.keep_token_ids) choice.token_ids.push_back(*event.token);
       if (event.logprobs != nullptr) choice.logprobs.push_back(*event.logprobs);
@@ -222,7 +232,9 @@ inline void PendingOutput::collect_completion(std::size_t choice, const Completi
                       .logprobs = completion.logprobs,
                       .pooled = completion.pooled,
                       .num_tokens = static_cast<std::int64_t>(completion.token_ids.size()),
-                      .finish_reason = completion.finish_reason};
+                      .finish_reason = completion.finish_reason,
+                      .stop_string = completion.stop_string};
+  if (!completion.token_ids.empty()) choices_[choice].last_token = completion.token_ids.back();
 }
 
 inline void PendingOutput::end(std::size_t prompt, const Output& output) {

@@ -103,48 +103,21 @@ struct Usage {
   }
 };
 
-/// What may end a request, apart from its length; vLLM's field `stop_reason`, what ended a choice.
-struct StopRules {
-  std::vector<std::string> stop{};
-  std::vector<TokenId> stop_token_ids{};
-  std::vector<TokenId> eos_token_ids{};  ///< none with ignore_eos
-  bool include_stop_str_in_output = false;
-  bool skip_special_tokens = true;
+/// The tokens that may end a request: of vLLM's field `stop_reason`, what ended a choice.
+struct StopTokens {
+  std::vector<TokenId> of_request{};  ///< stop_token_ids
+  std::vector<TokenId> of_model{};    ///< none with ignore_eos
 
-  [[nodiscard]] static StopRules of(const SamplingParams& params, std::span<const TokenId> eos) {
-    StopRules out{.stop = params.stop,
-                  .stop_token_ids = params.stop_token_ids,
-                  .include_stop_str_in_output = params.include_stop_str_in_output,
-                  .skip_special_tokens = params.skip_special_tokens};
-    if (!params.ignore_eos) out.eos_token_ids.assign(eos.begin(), eos.end());
+  [[nodiscard]] static StopTokens of(const SamplingParams& params, std::span<const TokenId> eos) {
+    StopTokens out{.of_request = params.stop_token_ids};
+    if (!params.ignore_eos) out.of_model.assign(eos.begin(), eos.end());
     return out;
   }
 
-  /// Whether `reason` needs the tokens of a choice.
-  [[nodiscard]] bool need_tokens() const { return !stop.empty() || !stop_token_ids.empty(); }
-
-  /// The stop string, or the id of the stop token, that ended a choice; null if it was an end token
-  /// of the model.
-  /// @param tokens     all tokens of the choice.
-  /// @param text_size  bytes of its text.
-  [[nodiscard]] Json reason(const std::optional<Tokenizer>& tokenizer,
-                            std::span<const TokenId> tokens, std::size_t text_size) const {
-    if (tokens.empty()) return nullptr;
-    const auto is_last = [&](const std::vector<TokenId>& ids) {
-      return std::find(ids.begin(), ids.end(), tokens.back()) != ids.end();
-    };
-    if (is_last(eos_token_ids)) return nullptr;
-    if (is_last(stop_token_ids)) return tokens.back();
-    if (!tokenizer || stop.empty()) return nullptr;
-    // The text ends before the stop string, or after it.
-    const std::string all = tokenizer->decode(tokens, skip_special_tokens);
-    const std::string_view before = std::string_view(all).substr(0, text_size);
-    const std::string_view behind = std::string_view(all).substr(before.size());
-    for (const std::string& text : stop) {
-      if (include_stop_str_in_output ? before.ends_with(text) : behind.starts_with(text))
-        return text;
-    }
-    return nullptr;
+  /// Whether `token` ends a request that has it in its stop_token_ids, and is no end token.
+  [[nodiscard]] bool has(TokenId token) const {
+    return std::ranges::find(of_model, token) == of_model.end() &&
+           std::ranges::find(of_request, token) != of_request.end();
   }
 };
 
@@ -204,7 +177,7 @@ struct ReplySetup {
   ReplyFrame frame{};
   std::optional<Tokenizer> tokenizer{};  ///< required for log-probabilities
   std::size_t num_choices = 1;
-  StopRules stop_rules{};
+  StopTokens stop_tokens{};
   bool include_usage = false;           ///< of a stream: a last chunk with the usage
   bool continuous_usage_stats = false;  ///< and the usage in all others
   bool return_token_ids = false;
@@ -215,23 +188,25 @@ struct ReplySetup {
 /// What replies of both kinds keep of a choice.
 struct ReplyChoice {
   bool has_begun = false;  ///< a chunk of it is out
-  std::size_t text_size = 0;
-  std::vector<TokenId> token_ids{};  ///< if stop_reason needs them
+  std::string stop_string{};
+  std::optional<TokenId> last_token{};
   Json new_token_ids = Json::array();
   std::string finish_reason{};
 
   /// Takes what `update` has, but for its end.
   void add(const ChoiceUpdate& update, const ReplySetup& setup) {
-    text_size += update.text.size();
-    token_ids.insert(token_ids.end(), update.token_ids.begin(), update.token_ids.end());
+    stop_string = update.stop_string;
+    if (update.last_token) last_token = update.last_token;
     if (!setup.return_token_ids) return;
     for (const TokenId token : update.token_ids) new_token_ids.push_back(token);
   }
 
-  /// Of a choice that has ended by itself.
+  /// Of a choice that has ended by itself: the stop string, or the id of the stop token, that ended
+  /// it; null if it was an end token of the model, the end of its form, or the length.
   [[nodiscard]] Json stop_reason(const ReplySetup& setup) const {
     if (finish_reason == "length") return nullptr;
-    return setup.stop_rules.reason(setup.tokenizer, token_ids, text_size);
+    if (!stop_string.empty()) return stop_string;
+    return last_token && setup.stop_tokens.has(*last_token) ? Json(*last_token) : Json();
   }
 };
 

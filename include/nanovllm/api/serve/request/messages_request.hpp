@@ -176,7 +176,7 @@ inline void read_output_config(const RequestFields& body, Json& chat) {
                                                                   bool is_answered = true) {
   const RequestFields body(json);
   Json chat = Json::object();
-  if (is_answered) chat["max_tokens"] = body.required("max_tokens");
+  if (is_answered || body.has("max_tokens")) chat["max_tokens"] = body.required("max_tokens");
   for (const char* name : {"mcp_servers", "container"})
     body.refuse(name, "is not supported: this server runs no tools");
   chat["messages"] = detail::messages_of(body);

@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -33,6 +34,7 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/reduce.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
+#include "nanovllm/with/eight_bits/cuda/host_copies.cuh"
 #include "nanovllm/with/eight_bits/weights.hpp"
 
 namespace nanovllm::cuda {
@@ -266,20 +268,12 @@ class Int4GroupMatrix {
     const std::int64_t count = rows.extent(0);
     check_rows(first_row, count, rows.extent(1));
     if (count == 0 || cols() == 0) return;
-    const DeviceGuard guard(context.device);
-    const std::size_t width = static_cast<std::size_t>(cols()) * sizeof(bf16);
-    const std::size_t pitch = static_cast<std::size_t>(rows.strides[0]) * sizeof(bf16);
-    void* copy = nullptr;
-    check_cuda(cudaMallocAsync(&copy, width * static_cast<std::size_t>(count), context.stream),
-               "cudaMallocAsync");
-    check_cuda(
-        cudaMemcpy2DAsync(copy, width, rows.data, count > 1 ? pitch : width, width,
-                          static_cast<std::size_t>(count), cudaMemcpyHostToDevice, context.stream),
-        "cudaMemcpy2DAsync");
-    const MatrixView<const bf16> x(static_cast<const bf16*>(copy), {count, cols()});
+    HostCopies copies(context);
+    const MatrixView<const bf16> x(copies.upload(rows.data, rows.strides[0], cols(), count),
+                                   {count, cols()});
     pack({.x = x, .codes = nullptr, .groups = nullptr, .rows = count, .cols = cols()}, first_row,
          context);
-    check_cuda(cudaFreeAsync(copy, context.stream), "cudaFreeAsync");
+    copies.finish();
   }
 
   /// Keeps rows as they are stored. False, with nothing done, where codes have more than 4 bits or
@@ -303,23 +297,18 @@ class Int4GroupMatrix {
       for (std::size_t g = 0; g < num_groups; ++g)
         groups[i * num_groups + g] = rows.group(row, static_cast<std::int64_t>(g) * kInt4Group);
     }
-    void *codes_copy = nullptr, *groups_copy = nullptr;
-    const auto upload = [&](void*& to, const auto& from) {
-      const std::size_t bytes = from.size() * sizeof(from[0]);
-      check_cuda(cudaMallocAsync(&to, bytes, context.stream), "cudaMallocAsync");
-      check_cuda(cudaMemcpyAsync(to, from.data(), bytes, cudaMemcpyHostToDevice, context.stream),
-                 "cudaMemcpyAsync");
+    HostCopies copies(context);
+    const auto upload = [&](const auto& from) {
+      const std::int64_t size = std::ssize(from);
+      return copies.upload(from.data(), size, size, 1);
     };
-    upload(codes_copy, codes);
-    upload(groups_copy, groups);
     pack({.x = {},
-          .codes = static_cast<const std::int8_t*>(codes_copy),
-          .groups = static_cast<const IntRows::Group*>(groups_copy),
+          .codes = upload(codes),
+          .groups = upload(groups),
           .rows = rows.rows,
           .cols = cols()},
          first_row, context);
-    check_cuda(cudaFreeAsync(codes_copy, context.stream), "cudaFreeAsync");
-    check_cuda(cudaFreeAsync(groups_copy, context.stream), "cudaFreeAsync");
+    copies.finish();
     return true;
   }
 

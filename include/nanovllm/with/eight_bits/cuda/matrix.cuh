@@ -18,6 +18,7 @@
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/with/eight_bits/cuda/host_copies.cuh"
 #include "nanovllm/with/eight_bits/cuda/quantise.cuh"
 #include "nanovllm/with/eight_bits/weights.hpp"
 
@@ -103,19 +104,10 @@ class Fp8Matrix {
     check_rows(first_row, count, rows.extent(1));
     if (count == 0 || cols_ == 0) return;
     if (first_row % kBlock != 0) has_blocks_.value = false;
-    const DeviceGuard guard(context.device);
-    const std::size_t width = static_cast<std::size_t>(cols_) * sizeof(bf16);
-    const std::size_t pitch = static_cast<std::size_t>(rows.strides[0]) * sizeof(bf16);
-    void* copy = nullptr;
-    check_cuda(cudaMallocAsync(&copy, width * static_cast<std::size_t>(count), context.stream),
-               "cudaMallocAsync");
-    check_cuda(
-        cudaMemcpy2DAsync(copy, width, rows.data, count > 1 ? pitch : width, width,
-                          static_cast<std::size_t>(count), cudaMemcpyHostToDevice, context.stream),
-        "cudaMemcpy2DAsync");
-    quantise_weight(MatrixView<const bf16>(static_cast<const bf16*>(copy), {count, cols_}),
-                    target(first_row), context);
-    check_cuda(cudaFreeAsync(copy, context.stream), "cudaFreeAsync");
+    HostCopies copies(context);
+    const bf16* const copy = copies.upload(rows.data, rows.strides[0], cols_, count);
+    quantise_weight(MatrixView<const bf16>(copy, {count, cols_}), target(first_row), context);
+    copies.finish();
   }
 
   /// Keeps rows as they are stored. False, with nothing done, where their scales change within 128
@@ -125,8 +117,7 @@ class Fp8Matrix {
     if (!rows.has_one_scale_in_each(kBlock)) return false;
     if (rows.rows == 0 || cols_ == 0) return true;
     const std::int64_t groups = stride_ / kBlock;
-    const auto count = static_cast<std::size_t>(rows.rows);
-    std::vector<float> scales(count * static_cast<std::size_t>(groups));
+    std::vector<float> scales(static_cast<std::size_t>(rows.rows * groups));
     std::vector<float> blocks(
         static_cast<std::size_t>(ceil_div(rows.rows, kBlock) * align_up(groups, std::int64_t{4})));
     bool has_blocks = first_row % kBlock == 0;
@@ -142,15 +133,14 @@ class Fp8Matrix {
     }
     if (!has_blocks) has_blocks_.value = false;
     const Fp8Target to = target(first_row);
-    copy_rows(to.data, stride_, rows.data, rows.stride, static_cast<std::size_t>(cols_), count,
-              context);
-    copy_rows(to.scales, scale_stride_, scales.data(), rows.rows, count,
-              static_cast<std::size_t>(groups), context);
+    HostCopies copies(context);
+    copies.copy(to.data, stride_, rows.data, rows.stride, cols_, rows.rows);
+    copies.copy(to.scales, scale_stride_, scales.data(), rows.rows, rows.rows, groups);
     if (has_blocks) {
-      check_cuda(cudaMemcpyAsync(to.blocks, blocks.data(), blocks.size() * sizeof(float),
-                                 cudaMemcpyHostToDevice, context.stream),
-                 "cudaMemcpyAsync");
+      const auto count = static_cast<std::int64_t>(blocks.size());
+      copies.copy(to.blocks, count, blocks.data(), count, count, 1);
     }
+    copies.finish();
     return true;
   }
 
@@ -189,16 +179,6 @@ class Fp8Matrix {
             .stride = stride_,
             .scale_stride = scale_stride_,
             .block_stride = block_stride};
-  }
-
-  /// Copies rows of `width` elements from pageable memory.
-  template <class T>
-  static void copy_rows(T* to, std::int64_t to_stride, const T* from, std::int64_t from_stride,
-                        std::size_t width, std::size_t rows, const Context& context) {
-    check_cuda(cudaMemcpy2DAsync(to, static_cast<std::size_t>(to_stride) * sizeof(T), from,
-                                 static_cast<std::size_t>(from_stride) * sizeof(T),
-                                 width * sizeof(T), rows, cudaMemcpyHostToDevice, context.stream),
-               "cudaMemcpy2DAsync");
   }
 
   /// Elements of a matrix.
