@@ -137,8 +137,10 @@ inline int generate_main(int argc, char** argv, const std::vector<Device>& devic
     nvllm::EngineConfig config = engine_config(options.engine, processes.group());
     config.prefix_caching = !options.no_prefix_cache;
     config.seed = options.seed;
+    const std::string drafts = drafts_line(config);
     const std::unique_ptr<nvllm::AnyEngine> engine =
         choose(devices, options.engine.device).make(options, std::move(config));
+    if (!processes.follows()) std::fputs(drafts.c_str(), stderr);
     run(*engine, options, processes.follows());
     return 0;
   } catch (const std::exception& error) {

@@ -3,7 +3,9 @@
 
 #include <nanovllm/core/error.hpp>
 #include <nanovllm/engine/engine_config.hpp>
+#include <nanovllm/io/json.hpp>
 #include <nanovllm/io/json_fields.hpp>
+#include <nanovllm/io/json_reader.hpp>
 #include <nanovllm/io/json_values.hpp>
 #include <nanovllm/kv/kv_config.hpp>
 #include <nanovllm/with/speculation/config.hpp>
@@ -13,7 +15,9 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "command_line.hpp"
@@ -55,6 +59,30 @@ namespace detail {
   check<ConfigError>(!name.empty(), "speculative model: expected a directory or GGUF file, got ''");
   return name;
 }
+
+/// Reads as JsonBuilder, which takes the last of equal members, but refuses them by ConfigError.
+class SingleMembers final : public JsonBuilder {
+ public:
+  explicit SingleMembers(std::string option) : option_(std::move(option)) {}
+
+  void key(std::string& text) override {
+    check<ConfigError>(names_.back().insert(text).second, option_, ": ", text,
+                       ": expected at most once, got it twice");
+    JsonBuilder::key(text);
+  }
+  void begin_object() override {
+    names_.emplace_back();
+    JsonBuilder::begin_object();
+  }
+  void end_object() override {
+    names_.pop_back();
+    JsonBuilder::end_object();
+  }
+
+ private:
+  std::string option_;
+  std::vector<std::set<std::string>> names_;  // of the objects being read, outermost first
+};
 
 /// One member of the JSON object. Throws ConfigError.
 inline void read_speculative_member(const std::string& key, const Json& value,
@@ -110,6 +138,8 @@ inline void read_speculative_member(const std::string& key, const Json& value,
   if (num_tokens) out.num_speculative_tokens = *num_tokens;
   if (text) {
     const Json json = parse_json_object<ConfigError>(*text, "--speculative-config");
+    detail::SingleMembers members("--speculative-config");
+    read_json(*text, members);
     for (const auto& [key, value] : json.items()) detail::read_speculative_member(key, value, out);
   }
   if (out.method.empty()) out.method = out.model.empty() ? "ngram" : "draft_model";
@@ -125,6 +155,23 @@ inline void read_speculative_member(const std::string& key, const Json& value,
                      "for ngram");
   out.validate();
   return out;
+}
+
+/// What drafts, for people: "ngram, up to 3 tokens at a time, after 2 to 5 that came before".
+[[nodiscard]] inline std::string describe(const SpeculativeConfig& config) {
+  if (config.num_speculative_tokens == 0) return "none, as num_speculative_tokens is 0";
+  std::string out =
+      concat(config.method, ", up to ", config.num_speculative_tokens, " tokens at a time");
+  if (config.method == "draft_model") return concat(out, ", model '", config.model.string(), "'");
+  out += concat(", after ", config.lookup_min());
+  if (config.lookup_min() != config.lookup_max()) out += concat(" to ", config.lookup_max());
+  return out + " that came before";
+}
+
+/// The line of a program's start that says what drafts; empty without speculation.
+[[nodiscard]] inline std::string drafts_line(const EngineConfig& config) {
+  const auto* const found = config.extras.find<SpeculativeConfig>();
+  return found == nullptr ? "" : "drafts   " + describe(*found) + "\n";
 }
 
 }  // namespace nanovllm::examples

@@ -182,6 +182,7 @@ inline int run(const ServeOptions& options, MakeEngine make, Processes& processe
     *num_bytes = progress.bytes_total;
     if (line) line(progress);
   };
+  const std::string drafts = drafts_line(config);
   const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<AnyEngine> engine =
       make(options.engine.device, options.engine.formats, std::move(config));
@@ -193,6 +194,7 @@ inline int run(const ServeOptions& options, MakeEngine make, Processes& processe
   }
   const std::string name = service_config(options).model_names.front();
   std::fputs(summary(*engine, name, *num_bytes, seconds.count()).c_str(), stderr);
+  std::fputs(drafts.c_str(), stderr);
   if (options.is_verbose) std::fprintf(stderr, "%s\n", engine->describe().c_str());
   serve_until_signalled(*engine, options, signals);
   if (options.check_invariants_at_exit) {

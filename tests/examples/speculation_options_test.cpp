@@ -117,6 +117,28 @@ TEST_CASE("what the JSON cannot be is refused by name", "[examples]") {
                     "got 4");
 }
 
+TEST_CASE("a member that the JSON has twice is refused", "[examples]") {
+  CHECK_THROWS_WITH(
+      config_of(R"({"num_speculative_tokens": 3, "method": "ngram", "num_speculative_tokens": 7})"),
+      "--speculative-config: num_speculative_tokens: expected at most once, got it twice");
+  CHECK_THROWS_WITH(config_of(R"({"method": "ngram", "m\u0065thod": "ngram"})"),
+                    "--speculative-config: method: expected at most once, got it twice");
+  // Of two objects each may have it; what is wrong here is the type.
+  CHECK_THROWS_WITH(config_of(R"({"method": {"method": 1}})"),
+                    "--speculative-config: method must be a string, got an object of 1");
+}
+
+TEST_CASE("what drafts is said in a line", "[examples]") {
+  CHECK(describe(*config_of(R"({"prompt_lookup_max": 4, "prompt_lookup_min": 2})")) ==
+        "ngram, up to 5 tokens at a time, after 2 to 4 that came before");
+  CHECK(describe(*config_of(R"({"prompt_lookup_max": 4})")) ==
+        "ngram, up to 5 tokens at a time, after 4 that came before");
+  CHECK(describe(*config_of(R"({"model": "small", "num_speculative_tokens": 3})")) ==
+        "draft_model, up to 3 tokens at a time, model 'small'");
+  CHECK(describe(*config_of(R"({"num_speculative_tokens": 0})")) ==
+        "none, as num_speculative_tokens is 0");
+}
+
 TEST_CASE("members of one method are refused for the other", "[examples]") {
   CHECK_THROWS_WITH(config_of(R"({"method": "ngram", "model": "small"})"),
                     "speculative method ngram: model and model_kv_blocks are for draft_model, got "

@@ -1040,8 +1040,10 @@ class SettingsTest(unittest.TestCase):
                 '"prompt_lookup_min": 1, "adaptive": false}'
         small = json.dumps({"method": "draft_model", "model": MODEL, "num_speculative_tokens": 3,
                             "model_kv_blocks": 200, "adaptive": False})
-        for config in (ngram, small):
+        for config, line in ((ngram, "ngram, up to 3 tokens at a time, after 1 to 5 that came before"),
+                             (small, f"draft_model, up to 3 tokens at a time, model '{MODEL}'")):
             server = self.start("--speculative-config", config)
+            self.assertEqual(server.log().splitlines()[2], f"drafts   {line}")
             self.assertEqual(answers(server), expected, config)
             count = lambda name, **labels: server.metric(f"vllm:spec_decode_num_{name}_total", **labels)
             drafted, accepted = count("draft_tokens"), count("accepted_tokens")
@@ -1065,6 +1067,7 @@ class SettingsTest(unittest.TestCase):
                 (["--speculative-config", '{"method": "eagle"}'], "expected ngram or draft_model, got 'eagle'"),
                 (["--speculative-config", '{"num_speculative_tokens": -2}'], "must be an integer in [0, 63], got -2"),
                 (["--speculative-config", '{"tokens": 2}'], "got 'tokens'"),
+                (["--speculative-config", '{"method": "ngram", "method": "ngram"}'], "method: expected at most once"),
                 (["--speculative-method", "draft_model"], "expected a model"),
                 (["--speculative-model", "/nonexistent"], "/nonexistent")):
             done = subprocess.run([SERVE, "--model", MODEL, *arguments], capture_output=True, timeout=DEADLINE)

@@ -247,7 +247,7 @@ inline constexpr StatMetric<std::int64_t> kCountMetrics[] = {
      &EngineStats::num_finished},
     {"nanovllm:prefill_tokens_total", "counter", "Tokens computed in chunks of prompts.",
      &EngineStats::num_prefill_tokens},
-    {"nanovllm:decode_tokens_total", "counter", "Tokens computed one at a time.",
+    {"nanovllm:decode_tokens_total", "counter", "Tokens of decodes, refused drafts included.",
      &EngineStats::num_decode_tokens},
     {"nanovllm:kv_blocks", "gauge", "Blocks of the KV pool.", &EngineStats::num_kv_blocks},
     {"nanovllm:kv_blocks_free", "gauge", "Of them, free: unused, or cached and in no use.",
