@@ -2,6 +2,7 @@
 
 #include "nanovllm/with/speculation/model_drafter.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "nanovllm/with/eight_bits.hpp"
 #include "nanovllm/with/eight_bits/cpu/linear.hpp"
 #include "nanovllm/with/speculation.hpp"
+#include "with/speculation/fairytale_openings.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -82,6 +84,34 @@ TEST_CASE("a model that is nearly the same drafts most of what is drawn", "[spec
   CAPTURE(stats.num_drafted);
   CHECK(stats.num_accepted < stats.num_drafted);
   CHECK(stats.num_accepted > stats.num_drafted / 3);
+}
+
+TEST_CASE("the small draft model of fairytale drafts what it tells", "[speculation]") {
+  const std::vector<std::string> prompts = held_out_openings();
+  for (const float temperature : {0.f, 0.7f}) {
+    CAPTURE(temperature);
+    std::vector<SamplingParams> params(
+        prompts.size(),
+        {.temperature = temperature, .top_k = 40, .top_p = 0.95f, .max_tokens = 97});
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      params[i].seed = i;
+      if (temperature > 0) params[i].min_p = 0.1f;
+    }
+    Engine<AnyModel, Same> plain(config("fairytale", 0)), drafted(config("fairytale_draft", 4));
+    const std::vector<Output> expected = plain.generate(prompts, params);
+    const std::vector<Output> got = drafted.generate(prompts, params);
+    for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i].text == expected[i].text);
+    const auto stats = drafted.stats().of<SpeculationStats>();
+    const auto share = [&](std::size_t place) {
+      return static_cast<double>(stats.accepted_by_position[place]) /
+             static_cast<double>(stats.num_drafts);
+    };
+    UNSCOPED_INFO(stats.num_drafts << " chains, accepted by place " << share(0) << ", " << share(1)
+                                   << ", " << share(2) << ", " << share(3));
+    CHECK(stats.num_drafts > 300);
+    CHECK(share(0) > 0.9);
+    CHECK(share(3) > 0.7);
+  }
 }
 
 TEST_CASE("a draft model of another tokenizer is refused", "[speculation]") {
