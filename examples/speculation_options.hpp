@@ -32,14 +32,14 @@ struct SpeculationOptions {
 
 namespace detail {
 
-inline const std::vector<std::string> kSpeculativeMethods = {"ngram", "draft_model"};
+inline const std::vector<std::string> kSpeculativeMethods = {"ngram", "draft_model", "eagle3"};
 
 }  // namespace detail
 
 inline void add_speculation_options(CLI::App& app, SpeculationOptions& options) {
   CLI::Option* const config = app.add_option(
       "--speculative-config", options.config,
-      "speculative decoding, as a JSON object of method (ngram or draft_model), model, "
+      "speculative decoding, as a JSON object of method (ngram, draft_model or eagle3), model, "
       "num_speculative_tokens, prompt_lookup_max, prompt_lookup_min, adaptive and model_kv_blocks");
   app.add_option("--speculative-method", options.method, "the same method without JSON")
       ->check(one_of(detail::kSpeculativeMethods))
@@ -143,16 +143,19 @@ inline void read_speculative_member(const std::string& key, const Json& value,
     for (const auto& [key, value] : json.items()) detail::read_speculative_member(key, value, out);
   }
   if (out.method.empty()) out.method = out.model.empty() ? "ngram" : "draft_model";
-  const bool has_model = out.method == "draft_model";
-  check<ConfigError>(!has_model || !out.model.empty(),
-                     "speculative method draft_model: expected a model, a directory or GGUF file, "
-                     "and none was given");
+  const bool has_engine = out.method == "draft_model", has_model = out.method != "ngram";
+  check<ConfigError>(!has_model || !out.model.empty(), "speculative method ", out.method,
+                     ": expected a model, a directory", has_engine ? " or GGUF file" : " of a head",
+                     ", and none was given");
   check<ConfigError>(has_model || (out.model.empty() && !out.model_kv_size),
-                     "speculative method ngram: model and model_kv_blocks are for draft_model",
+                     "speculative method ngram: model is for draft_model and eagle3, and "
+                     "model_kv_blocks for draft_model",
                      out.model.empty() ? "" : concat(", got model '", out.model.string(), "'"));
+  check<ConfigError>(has_engine || !out.model_kv_size, "speculative method eagle3: ",
+                     "model_kv_blocks is for draft_model; a head's pool has the target's blocks");
   check<ConfigError>(!has_model || (!out.prompt_lookup_max && !out.prompt_lookup_min),
-                     "speculative method draft_model: prompt_lookup_max and prompt_lookup_min are "
-                     "for ngram");
+                     "speculative method ", out.method,
+                     ": prompt_lookup_max and prompt_lookup_min are for ngram");
   out.validate();
   return out;
 }

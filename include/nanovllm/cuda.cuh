@@ -16,6 +16,9 @@
 #include "nanovllm/with/gpt2/cuda/ops.cuh"
 #include "nanovllm/with/shards/cuda/shard_draw.cuh"
 #include "nanovllm/with/shards/step_sampler.hpp"
+#if __has_include("nanovllm/with/speculation.cuh")
+#include "nanovllm/with/speculation/eagle3/cuda/ops.cuh"
+#endif
 #include "nanovllm/with/tiers/cuda/swap_blocks.cuh"
 
 #if __has_include(<nccl.h>)

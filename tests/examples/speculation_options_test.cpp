@@ -78,7 +78,8 @@ TEST_CASE("short forms are the members of the JSON", "[examples]") {
   CHECK_THROWS_AS(parsed({"--speculative-tokens", "-1"}), CLI::ValidationError);
   CHECK_THROWS_AS(parsed({"--speculative-tokens", "64"}), CLI::ValidationError);
   CHECK_THROWS_WITH(parsed({"--speculative-method", "eagle"}),
-                    "--speculative-method: expected ngram or draft_model, got 'eagle'");
+                    "--speculative-method: expected ngram, draft_model or eagle3, got 'eagle'; did "
+                    "you mean eagle3?");
   CHECK_THROWS_WITH(parsed({"--speculative-method", "draft_model"}),
                     "speculative method draft_model: expected a model, a directory or GGUF file, "
                     "and none was given");
@@ -88,8 +89,8 @@ TEST_CASE("what the JSON cannot be is refused by name", "[examples]") {
   CHECK_THROWS_WITH(config_of("[1]"), "--speculative-config: expected a JSON object, got array");
   CHECK_THROWS_WITH(config_of("ngram"), Catch::StartsWith("--speculative-config is "));
   CHECK_THROWS_WITH(config_of(R"({"method": "ngrams"})"),
-                    "--speculative-config: method: expected ngram or draft_model, got 'ngrams'; "
-                    "did you mean ngram?");
+                    "--speculative-config: method: expected ngram, draft_model or eagle3, got "
+                    "'ngrams'; did you mean ngram?");
   CHECK_THROWS_WITH(config_of(R"({"method": 3})"),
                     "--speculative-config: method must be a string, got 3");
   CHECK_THROWS_WITH(config_of(R"({"num_speculative_token": 3})"),
@@ -141,12 +142,23 @@ TEST_CASE("what drafts is said in a line", "[examples]") {
 
 TEST_CASE("members of one method are refused for the other", "[examples]") {
   CHECK_THROWS_WITH(config_of(R"({"method": "ngram", "model": "small"})"),
-                    "speculative method ngram: model and model_kv_blocks are for draft_model, got "
-                    "model 'small'");
+                    "speculative method ngram: model is for draft_model and eagle3, and "
+                    "model_kv_blocks for draft_model, got model 'small'");
   CHECK_THROWS_WITH(config_of(R"({"model_kv_blocks": 7})"),
-                    "speculative method ngram: model and model_kv_blocks are for draft_model");
+                    "speculative method ngram: model is for draft_model and eagle3, and "
+                    "model_kv_blocks for draft_model");
   CHECK_THROWS_WITH(config_of(R"({"method": "draft_model"})"),
                     Catch::StartsWith("speculative method draft_model: expected a model"));
+  CHECK(config_of(R"({"method": "eagle3", "model": "head"})")->model == "head");
+  CHECK_THROWS_WITH(config_of(R"({"method": "eagle3"})"),
+                    "speculative method eagle3: expected a model, a directory of a head, and none "
+                    "was given");
+  CHECK_THROWS_WITH(config_of(R"({"method": "eagle3", "model": "head", "model_kv_blocks": 7})"),
+                    "speculative method eagle3: model_kv_blocks is for draft_model; a head's pool "
+                    "has the target's blocks");
+  CHECK_THROWS_WITH(
+      config_of(R"({"method": "eagle3", "model": "head", "prompt_lookup_max": 3})"),
+      "speculative method eagle3: prompt_lookup_max and prompt_lookup_min are for ngram");
   CHECK_THROWS_WITH(config_of(R"({"model": "small", "prompt_lookup_max": 3})"),
                     "speculative method draft_model: prompt_lookup_max and prompt_lookup_min are "
                     "for ngram");

@@ -234,7 +234,7 @@ awk -v graph="$graph" -v arrows="$lists/house_arrows.txt" -v budgets="$lists/bud
     allowed["cuda_policy.hpp"] = "kv/ parallel/ engine/runner/thread_ranks.hpp policy.hpp"
     allowed["cuda.cuh"] = \
         "core/ kv/ parallel/ cuda/ with/batch_invariant/ with/eight_bits/ with/gpt2/ with/peers/ " \
-        "with/shards/ with/tiers/ cpu.hpp policy.hpp cuda_policy.hpp"
+        "with/shards/ with/speculation/ with/tiers/ cpu.hpp policy.hpp cuda_policy.hpp"
 
     # What includes storeys above the house because it is there to bring them together.
     num_above = split("nanovllm.hpp implementation.hpp full_policy.hpp cuda.cuh chat.hpp grammar.hpp " \

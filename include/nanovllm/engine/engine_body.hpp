@@ -180,7 +180,7 @@ EngineBody<Model, Policy>::EngineBody(Config model, std::optional<RandomWeights>
     const ObserverMaker<Blocks> observers = [&](StepRunner& runner, Blocks& blocks) {
       StepObservers all = parts.observer(runner, blocks);
       if (auto guesses = GuessesOf<Policy>::type::observer(
-              {config, parts.core.vocab_size, parts.max_model_len, parts.core.batch}))
+              {config, runner, parts.core.vocab_size, parts.max_model_len, parts.core.batch}))
         all.add(std::move(guesses));
       return all;
     };

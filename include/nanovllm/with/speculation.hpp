@@ -9,5 +9,7 @@
 #include "nanovllm/with/speculation/drafting_observer.hpp"
 #include "nanovllm/with/speculation/drafts_on_demand.hpp"
 #include "nanovllm/with/speculation/eagle3/chains.hpp"
+#include "nanovllm/with/speculation/eagle3/part.hpp"
+#include "nanovllm/with/speculation/eagle3_drafter.hpp"
 #include "nanovllm/with/speculation/model_drafter.hpp"
 #include "nanovllm/with/speculation/ngram_drafter.hpp"

@@ -89,3 +89,35 @@ TEST_CASE("what a draft model lacks is told of the draft model", "[speculation]"
       run(SpeculativeConfig{.method = "draft_model", .model = "/nowhere", .make_engine = made}),
       Catch::StartsWith("the draft model: ") && Catch::Contains("/nowhere"));
 }
+
+TEST_CASE("full policies draft with an EAGLE-3 head, on each number of ranks", "[speculation]") {
+  const Qwen3Config model = Qwen3Config::from_json(
+      R"({"model_type": "qwen3", "hidden_size": 24, "num_hidden_layers": 6,
+          "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+          "intermediate_size": 40, "vocab_size": 61, "max_position_embeddings": 96,
+          "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": true})");
+  const std::vector<TokenId> prompt = random_prompt(1, 20, 61);
+  for (const int num_ranks : {1, 2}) {
+    CAPTURE(num_ranks);
+    std::vector<std::vector<TokenId>> tokens;
+    for (const std::int32_t num_drafts : {0, 3}) {
+      EngineConfig config{.tensor_parallel = num_ranks, .num_threads = 1, .max_num_seqs = 4};
+      config.extras.set(SpeculativeConfig{.method = "eagle3",
+                                          .model = "tests/fixtures/eagle3/angelslim",
+                                          .num_speculative_tokens = num_drafts,
+                                          .adaptive = false});
+      Engine<AnyModel, FullPolicy> engine(model, RandomWeights{3}, config);
+      tokens.push_back(
+          engine.generate(prompt, {.temperature = 0.9f, .seed = 5, .max_tokens = 30}).token_ids);
+      const auto counts = engine.stats().of<SpeculationStats>();
+      CHECK(counts.num_failed == 0);
+      CHECK((counts.num_drafted > 60) == (num_drafts > 0));
+    }
+    CHECK(tokens[0].size() == 30);
+    CHECK(tokens[0] == tokens[1]);
+  }
+  CHECK_THROWS_WITH(
+      run(SpeculativeConfig{.method = "eagle3", .model = "tests/fixtures/eagle3/angelslim"}),
+      Catch::Contains("'hidden_size' is 24, the target's ") &&
+          Catch::Contains("'vocab_size' is 61, the target's 4096"));
+}

@@ -15,6 +15,7 @@ namespace nanovllm {
 /// call.
 struct GuessSetup {
   const EngineConfig& config;
+  StepRunner& runner;
   std::int64_t vocab_size = 0;
   std::int64_t max_model_len = 0;  ///< most tokens of a sequence
   BatchConfig batch{};
@@ -29,6 +30,8 @@ struct GuessSetup {
 ///   `batch.max_num_seqs`.
 /// - `observer(setup)`: an observer of the engine's steps that guesses when it is asked to
 ///   `prepare` one; null for none. Throws ConfigError.
+/// - `RankParts`, optional: what these guesses need beside the network of each rank, see
+///   NoRankParts.
 struct NoGuesses {
   static void validate(const EngineConfig&) {}
   [[nodiscard]] static std::int32_t num_logits(const EngineConfig&, const BatchConfig& batch) {

@@ -2,6 +2,7 @@
 /// A rank: what it is made of, where its weights come from, and whether memory has room for them
 /// and for its steps.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,10 +17,13 @@
 #include "nanovllm/core/separate.hpp"
 #include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/step/executor.hpp"
+#include "nanovllm/engine/step/rank_part.hpp"
+#include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/model_head.hpp"
+#include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/elements.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/version.hpp"
@@ -122,6 +126,12 @@ struct Rank {
     make_executor();
   }
 
+  /// Makes what the policy adds.
+  void make_part(const Config& model, const RunnerConfig& config, const BackendConfig& made_from) {
+    if constexpr (kHasRankParts<Policy>)
+      part = RankPartsOf<Policy>::make(*this, model, config, made_from);
+  }
+
   void make_executor() { executor.emplace(network, *backend, limits, max_blocks); }
 
   /// While what it returns lives, the device is the current one and the communicator is held.
@@ -131,6 +141,32 @@ struct Rank {
     } else {
       return backend->activate();
     }
+  }
+
+  /// Makes the pool, and what depends on where it is.
+  void make_pool(const KvShape& shape, std::int32_t num_blocks, std::int32_t num_outside) {
+    kv.emplace(shape, num_blocks, num_outside);
+    if (part) part->set_num_blocks(num_blocks);
+    executor->capture(*kv);
+  }
+
+  /// Bytes that a pool of `shape` may count on. See `Runner::available_memory`.
+  [[nodiscard]] std::size_t measure_memory(const KvShape& shape) {
+    Pool scratch(shape, 1);
+    const std::size_t reserve = executor->profile_run(scratch);
+    if (part) part->profile_run();
+    const std::size_t free = backend->available_memory();
+    const std::size_t left = free - std::min(free, reserve);
+    if (!part) return left;
+    const auto own = static_cast<std::size_t>(shape.block_bytes());
+    return left / (own + static_cast<std::size_t>(part->block_bytes())) * own;
+  }
+
+  void launch(int slot, const StepInputs& inputs) {
+    if constexpr (kHasRankParts<Policy>) {
+      if (part) part->begin_step(inputs);
+    }
+    executor->launch(slot, inputs, *kv);
   }
 
   /// Calls `copy(backend, elements, byte offset in all ranks' copy, count)` for every layer of
@@ -172,6 +208,7 @@ struct Rank {
   StepLimits limits;
   std::int64_t max_blocks;
   std::optional<Pool> kv;
+  std::unique_ptr<RankPart> part;    ///< what the policy adds, if anything
   std::optional<Executor> executor;  // last: graphs go before what they use
 };
 

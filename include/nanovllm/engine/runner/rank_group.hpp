@@ -117,6 +117,14 @@ class RankGroup {
     });
   }
 
+  /// Calls `call(rank, part)` on the thread of every rank that has a part.
+  template <class Call>
+  void on_parts(const Call& call) {
+    on_all([&](Rank& rank) {
+      if (rank.part) call(rank.comm.rank(), *rank.part);
+    });
+  }
+
   /// Releases all ranks after an error, which ends other processes. From the thread that handles
   /// it.
   void release() { members_->release_others(); }
@@ -135,10 +143,12 @@ class RankGroup {
     const RunnerConfig& config = members_->config;
     const int ranks_on_host = peers.ranks_on_host(config);
     std::vector<std::unique_ptr<Backend>> backends(members_->ends.size());
+    const auto backend_config = [&](int r) {
+      return BackendConfig{.num_threads = config.threads_of_a_rank(ranks_on_host),
+                           .device = config.first_device + peers.local_rank() + r};
+    };
     run([&](int r) {
-      const int device = config.first_device + peers.local_rank() + r;
-      backends[static_cast<std::size_t>(r)] = std::make_unique<Backend>(
-          BackendConfig{.num_threads = config.threads_of_a_rank(ranks_on_host), .device = device});
+      backends[static_cast<std::size_t>(r)] = std::make_unique<Backend>(backend_config(r));
     });
     const int num_sharing = Backend::kSharedMemory ? ranks_on_host : 1;
     for (const auto& backend : backends) {  // while no rank of this host has its weights
@@ -154,6 +164,7 @@ class RankGroup {
       const auto active = backend->activate();
       Rank& rank = make(r, model, std::move(backend));
       fill(rank.network.weights(), *rank.backend, rank.comm.rank());
+      rank.make_part(model, config, backend_config(r));
       if (r == 0) begin_stage("choosing kernels");
       if constexpr (requires { rank.backend->tune(rank.network.projections()); })
         rank.backend->tune(rank.network.projections());
@@ -167,12 +178,7 @@ class RankGroup {
   [[nodiscard]] std::size_t measure_memory(const KvShape& shape) {
     std::vector<std::size_t> bytes(members_->ends.size());
     std::atomic<std::size_t> next = 0;
-    on_all([&](Rank& rank) {
-      Pool scratch(shape, 1);
-      const std::size_t reserve = rank.executor->profile_run(scratch);
-      const std::size_t free = rank.backend->available_memory();
-      bytes[next++] = free - std::min(free, reserve);
-    });
+    on_all([&](Rank& rank) { bytes[next++] = rank.measure_memory(shape); });
     return *std::min_element(bytes.begin(), bytes.end());
   }
 
@@ -184,12 +190,10 @@ class RankGroup {
     if (is_alone()) {
       Rank& rank = (*this)[0];
       const auto entered = rank.enter();
-      return rank.executor->launch(slot, inputs, *rank.kv);
+      return rank.launch(slot, inputs);
     }
     begin(inputs, inputs_[static_cast<std::size_t>(slot)],
-          [slot](Rank& rank, const StepInputs& step) {
-            rank.executor->launch(slot, step, *rank.kv);
-          });
+          [slot](Rank& rank, const StepInputs& step) { rank.launch(slot, step); });
   }
 
   /// Each rank draws for a deferred step, in the same way.

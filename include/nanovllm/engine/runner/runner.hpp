@@ -110,10 +110,7 @@ class Runner : public StepRunner, PoolContents {
     OutsideCopies<Backend, Pool>::check(numbers[1]);
     ranks_.begin_stage("recording graphs");
     guard([&] {
-      ranks_.on_all([&](Rank& rank) {
-        rank.kv.emplace(kv_shape(), numbers[0], numbers[1]);
-        rank.executor->capture(*rank.kv);
-      });
+      ranks_.on_all([&](Rank& rank) { rank.make_pool(kv_shape(), numbers[0], numbers[1]); });
       if constexpr (kCounts) ranks_[0].network.add_statistics(at_start_, {});
     });
   }
@@ -150,7 +147,6 @@ class Runner : public StepRunner, PoolContents {
     }
   }
 
-  /// Whether the executor has deferred steps.
   [[nodiscard]] bool edits_logits() const override { return Group::kEditsLogits; }
   [[nodiscard]] bool gives_hidden() const override { return Group::kGivesHidden; }
 
@@ -212,6 +208,11 @@ class Runner : public StepRunner, PoolContents {
   [[nodiscard]] int num_under_way() const override { return slots_.num_under_way(); }
 
   [[nodiscard]] PoolContents& pool() override { return *this; }
+  void on_parts(const std::function<void(int rank, RankPart& part)>& call) override {
+    check(config_.processes == nullptr, "on_parts: ranks are in other processes");
+    check(slots_.num_under_way() == 0, "on_parts: a step is under way");
+    guard([&] { ranks_.on_parts(call); });
+  }
 
   /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
   /// when rank 0's runner goes. Throws Error where there is no other process.

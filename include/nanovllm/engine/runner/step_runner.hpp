@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/extras.hpp"
 #include "nanovllm/engine/runner/health.hpp"
+#include "nanovllm/engine/step/rank_part.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
@@ -110,6 +112,11 @@ class StepRunner {
 
   /// What is in the KV pools, for what writes blocks to files and reads them.
   [[nodiscard]] virtual PoolContents& pool() = 0;
+
+  /// Calls `call(rank, part)` on the thread of every rank that the policy has added a part to, with
+  /// its device being the current one, and returns when all have. Throws Error where a step is
+  /// under way or ranks are in other processes, and what `call` throws.
+  virtual void on_parts(const std::function<void(int rank, RankPart& part)>& /*call*/) {}
 
   /// Adds what the network counts, of the steps since the KV pool was made. From any thread.
   virtual void add_statistics(Extras& /*to*/) const {}

@@ -2,14 +2,15 @@
 /// The part of a policy that decides how steps are computed, and not which.
 
 #include "nanovllm/engine/draw/step_sampler.hpp"
+#include "nanovllm/engine/step/rank_part.hpp"
 #include "nanovllm/ops/elements.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 
 namespace nanovllm {
 
-/// Elements, backend, ranks, communicator, functor, draws and pools: a policy for a runner.
-template <class E, class B, class R, class C, class F, class D, class P>
+/// Elements, backend, ranks, communicator, functor, draws, pools and parts: a policy for a runner.
+template <class E, class B, class R, class C, class F, class D, class P, class X>
 struct RunnerPolicy {
   struct Tiers {
     using Pools = P;
@@ -23,6 +24,7 @@ struct RunnerPolicy {
   using Communicator = C;
   using LogitsFunctor = F;
   using Draws = D;
+  using RankParts = X;
 };
 
 /// The policy's LogitsFunctor; NoLogitsFunctor where it has none.
@@ -45,7 +47,8 @@ template <class Policy>
 struct RunnerPolicyOf {
   using type = RunnerPolicy<ElementsOf<Policy>, typename Policy::Backend, typename Policy::Ranks,
                             CommunicatorOf<Policy>, typename LogitsFunctorOf<Policy>::type,
-                            typename DrawsOf<Policy>::type, typename Policy::Tiers::Pools>;
+                            typename DrawsOf<Policy>::type, typename Policy::Tiers::Pools,
+                            RankPartsOf<Policy>>;
 };
 template <class Policy>
 requires requires { typename IsTemplate<Policy::template Executor>; }

@@ -65,6 +65,9 @@ class StepInputs : public StepArena<StepBatch, StepCounts> {
   [[nodiscard]] std::int64_t num_samples() const { return fields().forward.logit_rows.size; }
   /// Rows that give their hidden states, in the plan's order.
   [[nodiscard]] std::int64_t num_hidden() const { return fields().forward.hidden_rows.size; }
+  /// One past each sequence's rows, in the plan's order, which is not that of the rows. Of a step
+  /// that was built in this process.
+  [[nodiscard]] std::span<const std::int32_t> row_ends() const { return last_rows_; }
   [[nodiscard]] bool has_prefix() const { return counts().has_prefix; }
   /// Whether `launch` computes logits and leaves the draw to a call of `sample`.
   [[nodiscard]] bool is_deferred() const { return counts().is_deferred; }

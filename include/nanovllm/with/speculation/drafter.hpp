@@ -14,10 +14,14 @@
 
 namespace nanovllm {
 
+class StepRunner;
+struct StepPlan;
+
 /// An engine that is being made, as its drafter sees it. References are valid during the call.
 struct DraftSetup {
   const SpeculativeConfig& options;
   const EngineConfig& engine;
+  StepRunner& runner;  ///< of the target; outlives the drafter
   std::int64_t vocab_size = 0;
   std::int64_t max_model_len = 0;  ///< most tokens of a sequence
   std::int32_t max_num_seqs = 0;   ///< most sequences that are asked for at once
@@ -58,6 +62,18 @@ class Drafter {
   /// `max_tokens` tokens. What is longer is cut, and a draft ends before the first token that does
   /// not exist. What it throws costs the step its drafts, and nothing else.
   virtual void propose(std::span<const DraftRequest> requests, std::span<Draft> drafts) = 0;
+
+  /// Whether it follows the target's steps. Then no step is planned while another is computed, the
+  /// three calls below come for each step, and `propose` before each step, without requests where
+  /// nothing is to be drafted.
+  [[nodiscard]] virtual bool reads_steps() const { return false; }
+  /// A step begins: the sequences of `plan` have their blocks.
+  virtual void begin(const StepPlan& /*plan*/) {}
+  /// The step that began last is done, and its sequences have their tokens. Those that have ended
+  /// have no blocks any more, and may be gone after this call.
+  virtual void commit(const StepPlan& /*plan*/) {}
+  /// Instead: it was undone.
+  virtual void cancel() noexcept {}
 
   /// The sequence is not asked for again.
   virtual void forget(std::uint64_t /*sequence*/) noexcept {}

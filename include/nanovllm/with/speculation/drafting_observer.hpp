@@ -31,7 +31,9 @@ class DraftingObserver final : public StepObserver {
                    std::int64_t vocab_size, const BatchConfig& batch);
 
   [[nodiscard]] bool prepare(std::span<Sequence* const> running, bool is_behind) override;
+  void begin(const StepPlan& plan, std::uint64_t number) override;
   void commit(const StepPlan& plan, std::uint64_t number) noexcept override;
+  void cancel(const StepPlan& plan, std::uint64_t number) noexcept override;
   void forget(const Request& request) noexcept override;
   void fill(EngineStats& stats) const override;
 
@@ -54,6 +56,7 @@ class DraftingObserver final : public StepObserver {
   void measure(const StepPlan& plan, Clock::time_point now);
 
   std::unique_ptr<Drafter> drafter_;
+  const bool reads_steps_;  // the drafter follows every step
   const std::int64_t vocab_size_;
   const std::int32_t max_rows_;  // of a step of decodes
   DraftLength length_;
@@ -87,6 +90,7 @@ NANOVLLM_INLINE DraftingObserver::DraftingObserver(std::unique_ptr<Drafter> draf
                                                    std::int64_t vocab_size,
                                                    const BatchConfig& batch)
     : drafter_(std::move(drafter)),
+      reads_steps_(drafter_->reads_steps()),
       vocab_size_(vocab_size),
       max_rows_(std::min(batch.num_logits(), batch.max_num_batched_tokens)),
       length_(options.num_speculative_tokens, options.adaptive) {
@@ -99,11 +103,11 @@ NANOVLLM_INLINE bool DraftingObserver::can_draft(const Sequence& s) {
 }
 
 NANOVLLM_INLINE bool DraftingObserver::prepare(std::span<Sequence* const> running, bool is_behind) {
-  if (is_behind) return length_under_way_ > 0 || choose_length(running) > 0;
+  if (is_behind) return reads_steps_ || length_under_way_ > 0 || choose_length(running) > 0;
   prepared_at_ = Clock::now();
   for (Sequence* s : running) s->guesses.clear();
   length_under_way_ = choose_length(running);
-  if (length_under_way_ == 0) return false;
+  if (length_under_way_ == 0 && !reads_steps_) return false;
   try {
     propose(running);
   } catch (...) {
@@ -130,7 +134,7 @@ NANOVLLM_INLINE void DraftingObserver::propose(std::span<Sequence* const> runnin
   requests_.clear();
   asked_.clear();
   for (Sequence* s : running) {
-    if (!can_draft(*s)) continue;
+    if (length_under_way_ == 0 || !can_draft(*s)) continue;
     const std::uint64_t id = RequestSequence::of(*s).owner_id();
     Drafted& drafted = drafted_.at(id);
     drafted.num_asked = length_under_way_;
@@ -161,6 +165,12 @@ NANOVLLM_INLINE void DraftingObserver::take_drafts() {
 
 NANOVLLM_INLINE void DraftingObserver::commit(const StepPlan& plan, std::uint64_t) noexcept {
   const Clock::time_point now = Clock::now();
+  try {
+    drafter_->commit(plan);
+  } catch (...) {
+    ++stats_.num_failed;
+    drafter_->cancel();
+  }
   if (length_under_way_ > 0) {
     ++stats_.num_steps;
     for (const PlannedSequence& planned : plan.sequences) count(planned);
@@ -169,6 +179,13 @@ NANOVLLM_INLINE void DraftingObserver::commit(const StepPlan& plan, std::uint64_
   length_.count(length_under_way_);
   last_commit_ = now;
   length_under_way_ = 0;  // a step behind it drafts for none
+}
+
+NANOVLLM_INLINE void DraftingObserver::begin(const StepPlan& plan, std::uint64_t) {
+  drafter_->begin(plan);
+}
+NANOVLLM_INLINE void DraftingObserver::cancel(const StepPlan&, std::uint64_t) noexcept {
+  drafter_->cancel();
 }
 
 NANOVLLM_INLINE void DraftingObserver::measure(const StepPlan& plan, Clock::time_point now) {

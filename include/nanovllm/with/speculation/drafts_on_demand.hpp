@@ -11,6 +11,7 @@
 #include "nanovllm/engine/core/no_guesses.hpp"
 #include "nanovllm/with/speculation/config.hpp"
 #include "nanovllm/with/speculation/drafted_by.hpp"
+#include "nanovllm/with/speculation/eagle3_drafter.hpp"
 #include "nanovllm/with/speculation/model_drafter.hpp"
 #include "nanovllm/with/speculation/ngram_drafter.hpp"
 
@@ -48,7 +49,9 @@ class MadeEngine {
 /// The library's drafters where `EngineConfig::extras` has a SpeculativeConfig, and otherwise
 /// NoGuesses.
 struct DraftsOnDemand {
-  using Drafters = DraftedBy<NgramDrafter, ModelDrafter<MadeEngine>>;
+  using Drafters = DraftedBy<NgramDrafter, ModelDrafter<MadeEngine>, Eagle3Drafter>;
+  /// None where nothing is wanted: of no options the method is the first.
+  using RankParts = Drafters::RankParts;
 
   static void validate(const EngineConfig& config) {
     if (is_wanted(config)) Drafters::validate(config);

@@ -17,6 +17,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/model/forward_batch.hpp"
+#include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/kv_format.hpp"
 #include "nanovllm/with/speculation/eagle3/head.hpp"
@@ -68,9 +69,19 @@ class Eagle3Chains {
               static_cast<std::int32_t>(num_blocks + limits.max_num_seqs * num_own_blocks_)),
         streams_(static_cast<std::size_t>(limits.max_num_batched_tokens * head.streams_width())),
         logits_(static_cast<std::size_t>(limits.max_num_seqs * head.vocab_size())),
-        drafted_(static_cast<std::size_t>(limits.max_num_seqs * max_drafts)) {}
+        drafted_(static_cast<std::size_t>(limits.max_num_seqs * max_drafts)) {
+    clear_pool();
+  }
 
   [[nodiscard]] Pool& pool() { return pool_; }
+
+  /// Copies blocks of the pool, of whole ones the pairs of all their tokens. See CopyBlocksArgs.
+  void copy_blocks(std::span<const BlockCopy> copies) {
+    if (copies.empty()) return;
+    copies_.host.assign(copies.begin(), copies.end());
+    backend_.run(CopyBlocksArgs<Kv>{
+        .first_layer = pool_.layer(0), .num_layers = 1, .copies = copies_.upload(backend_)});
+  }
 
   /// Stores the pairs of all requests, and drafts: out[i] gets `num_drafts` tokens of request i.
   /// @param streams  of all rows of the step, [rows, s · H]: `StreamTaps::rows`.
@@ -119,6 +130,17 @@ class Eagle3Chains {
       return {there.data(), {count}};
     }
   };
+
+  /// Blocks that were never stored to, e.g. of a prefix from elsewhere, may be read.
+  void clear_pool() {
+    const KvView<Kv> layer = pool_.layer(0);
+    const std::vector<KvStored<Kv>> zeros(static_cast<std::size_t>(pool_.shape().layer_bytes()) /
+                                          sizeof(KvStored<Kv>));
+    backend_.upload(zeros.data(), layer.k(0, 0), zeros.size());
+    std::vector<BlockCopy> copies;
+    for (BlockId block = 1; block < pool_.num_blocks(); ++block) copies.push_back({0, block});
+    copy_blocks(copies);
+  }
 
   /// Decodes come first in a batch; those that draft most, first in the rows of logits.
   void order(std::span<const Eagle3Request> requests) {
@@ -268,6 +290,7 @@ class Eagle3Chains {
   Field<std::int32_t> positions_, rows_, query_starts_, kv_lens_, logit_rows_;
   Field<Slot> slots_;
   Field<BlockId> tables_;
+  Field<BlockCopy> copies_;
 };
 
 }  // namespace nanovllm
