@@ -57,6 +57,11 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
                  "integers of 8 bits or those of the layers in 4")
       ->check(one_of({"none", "fp8", "int8", "int4"}))
       ->capture_default_str();
+  app.add_flag(
+      "--quantize-lm-head", options.formats.quantize_lm_head,
+      "with --quantization fp8, or int4 on a GPU: lm_head in 8-bit floats, too, which in a "
+      "tied model is a copy beside the embedding; int8 and int4 on the CPU have it in 8 bits "
+      "anyway");
   app.add_option("--save-quantized", options.formats.save_quantized,
                  "directory that is made and keeps the integers of --quantization as a checkpoint, "
                  "for --model of later runs");

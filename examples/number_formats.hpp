@@ -1,7 +1,7 @@
 #pragma once
-/// `--dtype`, `--kv-dtype`, `--quantization` and `--save-quantized`. What has 8 or 4 bits is in
-/// programs that are built with NANOVLLM_EIGHT_BITS, because each combination is an engine more to
-/// compile.
+/// `--dtype`, `--kv-dtype`, `--quantization`, `--quantize-lm-head` and `--save-quantized`. What has 8
+/// or 4 bits is in programs that are built with NANOVLLM_EIGHT_BITS, because each combination is an
+/// engine more to compile, and lm_head in 8-bit floats where NANOVLLM_EIGHT_BIT_HEAD is defined, too.
 
 #include <nanovllm/core/error.hpp>
 #include <nanovllm/engine/engine_config.hpp>
@@ -33,6 +33,9 @@ struct NumberFormats {
   std::string kv_dtype = "auto";   ///< that of `dtype`, or "int8" or "fp8"
   /// Or "fp8", which also keeps FP8 checkpoints as stored; "int4"; on the CPU "int8" too.
   std::string quantization = "none";
+  /// lm_head in 8 bits as well: in "fp8" and, on GPUs, "int4" in 8-bit floats. In a tied model that is
+  /// a copy, half the bytes of the embedding more. Integers on the CPU have it in 8 bits anyway.
+  bool quantize_lm_head = false;
   std::string save_quantized{};  ///< a directory to keep weights in integers in; empty: none
 };
 
@@ -73,13 +76,15 @@ void save_weights(const NumberFormats& formats, EngineConfig& config) {
 /// formats that do not go together, or that this program was built without.
 template <class Float32Policy, class Bfloat16Policy, class Make>
 auto with_formats(const NumberFormats& formats, const Make& make) {
-  const auto& [dtype, kv_dtype, quantization, save_quantized] = formats;
+  const auto& [dtype, kv_dtype, quantization, quantize_lm_head, save_quantized] = formats;
   const bool has_eight_bits = kv_dtype != "auto" || quantization != "none";
   const std::string wanted = concat("--quantization ", quantization, " --kv-dtype ", kv_dtype);
   check<ConfigError>(!has_eight_bits || dtype == "bfloat16", wanted,
                      " is for --dtype bfloat16, got --dtype ", dtype);
   check<ConfigError>(quantization == "none" || kv_dtype != "fp8", wanted, ": --quantization ",
                      quantization, " is for --kv-dtype auto or int8");
+  check<ConfigError>(quantization != "none" || !quantize_lm_head,
+                     "--quantize-lm-head is for --quantization fp8, int8 or int4, got none");
   const bool has_integers = quantization == "int8" || quantization == "int4";
   check<ConfigError>(has_integers || save_quantized.empty(),
                      "--save-quantized is for --quantization int8 or int4, got --quantization ",
@@ -90,7 +95,15 @@ auto with_formats(const NumberFormats& formats, const Make& make) {
     if (kv_dtype == "int8") return make.template operator()<WithKv<Policy, Int8Kv>>();
     return make.template operator()<Policy>();
   };
-  if (quantization == "fp8") return with_weight.template operator()<Fp8Block128>();
+  const auto with_head = [&]<class Format>() {
+#if defined(NANOVLLM_EIGHT_BIT_HEAD)
+    if (quantize_lm_head) return with_weight.template operator()<WithFp8Head<Format>>();
+#endif
+    check<ConfigError>(!quantize_lm_head, "--quantize-lm-head with ", wanted,
+                       ": build this program with -DNANOVLLM_EIGHT_BIT_HEAD=ON");
+    return with_weight.template operator()<Format>();
+  };
+  if (quantization == "fp8") return with_head.template operator()<Fp8Block128>();
   if constexpr (std::is_same_v<typename Bfloat16Policy::Backend, CpuBackend>) {
     if (quantization == "int8") return with_weight.template operator()<Int8Group32>();
     if (quantization == "int4") return with_weight.template operator()<Int4Group32>();
@@ -100,7 +113,7 @@ auto with_formats(const NumberFormats& formats, const Make& make) {
                      " is for --device cpu");
 #if defined(__CUDACC__)
   if constexpr (std::is_same_v<typename Bfloat16Policy::Backend, CudaBackend>) {
-    if (quantization == "int4") return with_weight.template operator()<Int4Group128>();
+    if (quantization == "int4") return with_head.template operator()<Int4Group128>();
   }
 #endif
   check<ConfigError>(!has_integers, wanted, ": this program has no 4-bit weights for that device");

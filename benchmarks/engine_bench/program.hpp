@@ -231,7 +231,8 @@ class ResultFile {
 /// of `Models` (models.hpp). `Policies` has `Float32` and `Bfloat16`, and may have `BatchInvariant`,
 /// for `--batch-invariant`, `kHasPeers`, for `--peers`, `EightBits<weights, Kv>`, for
 /// `--quantization fp8` and `--kv-dtype`, where `Kv` is the format of the cache, and `Int8` and
-/// `Int4`, for `--quantization int8` and `int4`. A policy may say how many bytes an element of its
+/// `Int4`, for `--quantization int8` and `int4`; or has `Quantized<kIsInt4, kHasHead>` instead of all
+/// these, for `--quantization fp8` and `int4` and `--quantize-lm-head`. A policy may say how many bytes an element of its
 /// weights takes, `kHeadBytes` in the vocabulary's matrices and `kLayerBytes` in others.
 template <class Policies, class Prober, class Models = DenseModels>
 int run_main(int argc, char** argv) {
@@ -272,6 +273,16 @@ int run_main(int argc, char** argv) {
                    "auto or int8)")
         ->check(nanovllm::examples::one_of({"none", "fp8"}))
         ->capture_default_str();
+  }
+  constexpr bool kIsQuantized = requires { typename Policies::template Quantized<true, true>; };
+  bool quantizes_head = false;
+  if constexpr (kIsQuantized) {
+    o.quantization = "fp8";
+    app.add_option("--quantization", o.quantization,
+                   "the layers' weights: in 8-bit floats or in integers of 4 bits")
+        ->check(nanovllm::examples::one_of({"fp8", "int4"}))
+        ->capture_default_str();
+    app.add_flag("--quantize-lm-head", quantizes_head, "lm_head in 8-bit floats, too");
   }
   constexpr bool kHasIntegers = requires { typename Policies::Int4; };
   if constexpr (kHasIntegers) {
@@ -315,8 +326,21 @@ int run_main(int argc, char** argv) {
         if (o.quantization == "int8") return run<typename Policies::Int8, Prober, Models>(o, model);
         if (o.quantization == "int4") return run<typename Policies::Int4, Prober, Models>(o, model);
       }
-      return o.dtype == "float32" ? run<typename Policies::Float32, Prober, Models>(o, model)
-                                  : run<typename Policies::Bfloat16, Prober, Models>(o, model);
+      if constexpr (kIsQuantized) {
+        nv::check<nv::ConfigError>(o.dtype == "bfloat16", "expected --dtype bfloat16, got ",
+                                   o.dtype);
+        const auto run_with = [&]<bool kIsInt4>() {
+          using Plain = typename Policies::template Quantized<kIsInt4, false>;
+          using WithHead = typename Policies::template Quantized<kIsInt4, true>;
+          return quantizes_head ? run<WithHead, Prober, Models>(o, model)
+                                : run<Plain, Prober, Models>(o, model);
+        };
+        return o.quantization == "int4" ? run_with.template operator()<true>()
+                                        : run_with.template operator()<false>();
+      } else {
+        return o.dtype == "float32" ? run<typename Policies::Float32, Prober, Models>(o, model)
+                                    : run<typename Policies::Bfloat16, Prober, Models>(o, model);
+      }
     };
     const auto [results, engine] = run_chosen();
     file.write(app, engine, to_json(results));

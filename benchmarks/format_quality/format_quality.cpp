@@ -96,6 +96,15 @@ struct Fp8Products : nv::Fp8Weights<T> {
   static constexpr std::string_view kName = "and activations float8_e4m3";
 };
 
+/// The same with lm_head.
+template <class T>
+struct Fp8HeadProducts : Fp8Products<T> {
+  template <class Backend, nv::MatrixRole kRole>
+  using Matrix = std::conditional_t<kRole == nv::MatrixRole::head, RoundingMatrix,
+                                    nv::MatrixOf<Backend, Fp8Products<T>, kRole>>;
+  static constexpr std::string_view kName = "and activations float8_e4m3, lm_head too";
+};
+
 using Text = std::vector<nv::TokenId>;
 using Row = std::vector<double>;  // log-probabilities of the vocabulary
 
@@ -281,10 +290,12 @@ nlohmann::json measure(const Options& options) {
                             texts));
     };
     add_weights.template operator()<nv::Fp8Weights<T>>();
+    add_weights.template operator()<nv::WithFp8Head<nv::Fp8Weights<T>>>();
     add_weights.template operator()<nv::Int8Weights<T>>();
     add_weights.template operator()<nv::Int4Weights<T>>();
     if constexpr (std::is_same_v<T, float>) {
       add_weights.template operator()<Fp8Products<T>>();
+      add_weights.template operator()<Fp8HeadProducts<T>>();
       for (const std::string& other : options.others) {
         out.push_back(compare(nv::concat(base, ", ", other), exact,
                               probabilities<Model, FormatPolicy<T, T>>(other, texts), texts));

@@ -1,7 +1,8 @@
-// `--dtype`, `--kv-dtype`, `--quantization` and `--save-quantized`: which policy they are, what is
+// `--dtype`, `--kv-dtype`, `--quantization`, `--quantize-lm-head` and `--save-quantized`: which policy they are, what is
 // refused, and that weights are saved once and opened then.
 
 #define NANOVLLM_EIGHT_BITS
+#define NANOVLLM_EIGHT_BIT_HEAD
 #include "../../examples/number_formats.hpp"
 
 #include <cstdint>
@@ -37,14 +38,15 @@ struct OnAnother : Short {
 
 template <class T>
 std::string name_of() {
-  return std::is_same_v<T, float>         ? "float32"
-         : std::is_same_v<T, bf16>        ? "bfloat16"
-         : std::is_same_v<T, Int8Kv>      ? "int8"
-         : std::is_same_v<T, Fp8Kv>       ? "fp8"
-         : std::is_same_v<T, Fp8Block128> ? "fp8 weights"
-         : std::is_same_v<T, Int8Group32> ? "int8 weights"
-         : std::is_same_v<T, Int4Group32> ? "int4 weights"
-                                          : "another";
+  return std::is_same_v<T, float>                      ? "float32"
+         : std::is_same_v<T, bf16>                     ? "bfloat16"
+         : std::is_same_v<T, Int8Kv>                   ? "int8"
+         : std::is_same_v<T, Fp8Kv>                    ? "fp8"
+         : std::is_same_v<T, Fp8Block128>              ? "fp8 weights"
+         : std::is_same_v<T, WithFp8Head<Fp8Block128>> ? "fp8 weights and head"
+         : std::is_same_v<T, Int8Group32>              ? "int8 weights"
+         : std::is_same_v<T, Int4Group32>              ? "int4 weights"
+                                                       : "another";
 }
 
 /// "weights, cache".
@@ -68,6 +70,12 @@ TEST_CASE("formats of numbers choose the policy", "[examples]") {
   CHECK(chosen({.quantization = "int4"}) == "int4 weights, bfloat16");
   CHECK(chosen({.kv_dtype = "int8", .quantization = "int8"}) == "int8 weights, int8");
   CHECK(chosen({.kv_dtype = "int8", .quantization = "int4"}) == "int4 weights, int8");
+  CHECK(chosen({.quantization = "fp8", .quantize_lm_head = true}) ==
+        "fp8 weights and head, bfloat16");
+  CHECK(chosen({.kv_dtype = "int8", .quantization = "fp8", .quantize_lm_head = true}) ==
+        "fp8 weights and head, int8");
+  CHECK(chosen({.quantization = "int8", .quantize_lm_head = true}) == "int8 weights, bfloat16");
+  CHECK(chosen({.quantization = "int4", .quantize_lm_head = true}) == "int4 weights, bfloat16");
 }
 
 TEST_CASE("formats of numbers that do not go together are refused by name", "[examples]") {
@@ -83,6 +91,8 @@ TEST_CASE("formats of numbers that do not go together are refused by name", "[ex
   CHECK_THROWS_WITH(chosen({.kv_dtype = "fp8", .quantization = "int4"}),
                     "--quantization int4 --kv-dtype fp8: --quantization int4 is for --kv-dtype "
                     "auto or int8");
+  CHECK_THROWS_WITH(chosen({.quantize_lm_head = true}),
+                    "--quantize-lm-head is for --quantization fp8, int8 or int4, got none");
   CHECK_THROWS_WITH(chosen({.quantization = "fp8", .save_quantized = "folder"}),
                     "--save-quantized is for --quantization int8 or int4, got --quantization fp8");
   CHECK_THROWS_WITH(chosen<OnAnother>({.quantization = "int8"}),

@@ -29,6 +29,7 @@ programs() {
   done
   echo "engine_bench_cuda benchmarks/engine_bench/engine_bench.cu"
   echo "moe_engine_bench_cuda benchmarks/engine_bench/moe_engine_bench.cu"
+  echo "quantized_engine_bench_cuda benchmarks/engine_bench/quantized_engine_bench.cu"
   echo "speculation_bench_cuda benchmarks/speculation/speculation_bench.cu"
   echo "prefix_cache_cuda benchmarks/prefix_cache/prefix_cache.cu"
   echo "prefix_cache_ladder_cuda benchmarks/prefix_cache/ladder.cu"

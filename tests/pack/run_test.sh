@@ -12,7 +12,7 @@ cp "$here/build.sh" "$here/run.sh" "$pack"
 touch "$pack/tests/cuda/"{passes,skips}_test.cu "$pack/tests/with/mpi/passes_test.cu" \
   "$pack/benchmarks/cuda_ops/passes_bench.cu" "$pack/examples/generate.cu"
 mkdir -p "$pack/benchmarks/"{engine_bench,prefix_cache,speculation} "$pack/tests/oracle/fingerprint"
-touch "$pack/benchmarks/engine_bench/"{engine_bench,moe_engine_bench}.cu \
+touch "$pack/benchmarks/engine_bench/"{engine_bench,moe_engine_bench,quantized_engine_bench}.cu \
   "$pack/benchmarks/prefix_cache/"{prefix_cache,ladder}.cu \
   "$pack/benchmarks/speculation/speculation_bench.cu" "$pack/tests/oracle/fingerprint/fingerprint.cu"
 

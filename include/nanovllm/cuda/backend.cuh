@@ -192,7 +192,7 @@ class CudaBackend {
   /// `reserve`. Blocks.
   template <class A, class W, class Heads>
   void tune(const Projections<A, cuda::DeviceMatrix<W>, W, Heads>& network) {
-    cuda::tune_projections(network, state_.dense, state_.context, [&](const auto& op) {
+    cuda::tune_projections(network, state_, [&](const auto& op) {
       run(op);
       if constexpr (std::same_as<std::remove_cvref_t<decltype(op)>, PlanAttentionArgs>) {
         stream_.synchronize();

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -68,6 +69,19 @@ class ParameterList {
       };
     }
     add(std::move(parameter));
+  }
+
+  /// The rows of the tensor that was added last go to the same rows of `matrix` as well.
+  template <class Matrix>
+  void also_to(Matrix& matrix) {
+    Parameter<T>& last = parameters_.back();
+    last.sink = [&matrix, backend = backend_, first = std::move(last.sink)](
+                    std::int64_t row, MatrixView<const T> rows) {
+      first(row, rows);
+      backend->set_rows(matrix, row, rows);
+    };
+    last.row_group = std::lcm(last.row_group, kRowGroupOf<Matrix>);
+    last.stored_sink = {};
   }
 
   /// A tensor that the file has transposed, [in, out], as `Conv1D` has its weights: the columns

@@ -154,9 +154,10 @@ concept MemoryLike = Element<T> && PoolMemoryLike<B, T> && detail::HasMatrix<B, 
 template <class B, class W, class A = WeightElement<W>>
 concept DenseOpsLike = RunsOp<B, LinearArgs<A, MatrixOf<B, W>>> &&
     RunsOp<B, EmbeddingArgs<A, MatrixOf<B, W, MatrixRole::vocabulary>>> &&
-    RunsOp<B, FloatLinearArgs<A, MatrixOf<B, W, MatrixRole::vocabulary>>> &&
+    RunsOp<B, FloatLinearArgs<A, MatrixOf<B, W, MatrixRole::head>>> &&
     detail::SetsRows<B, MatrixOf<B, W>, WeightElement<W>> &&
-    detail::SetsRows<B, MatrixOf<B, W, MatrixRole::vocabulary>, WeightElement<W>> && requires {
+    detail::SetsRows<B, MatrixOf<B, W, MatrixRole::vocabulary>, WeightElement<W>> &&
+    detail::SetsRows<B, MatrixOf<B, W, MatrixRole::head>, WeightElement<W>> && requires {
   { B::kAccumulatesResidual } -> std::convertible_to<bool>;
 };
 

@@ -71,7 +71,9 @@ consteval bool check_backend() {
   } else {
     using Matrix = MatrixOf<B, typename E::Weight>;
     using Table = MatrixOf<B, typename E::Weight, MatrixRole::vocabulary>;
-    if constexpr (!(detail::SetsRows<B, Matrix, W> && detail::SetsRows<B, Table, W>)) {
+    using Head = MatrixOf<B, typename E::Weight, MatrixRole::head>;
+    if constexpr (!(detail::SetsRows<B, Matrix, W> && detail::SetsRows<B, Table, W> &&
+                    detail::SetsRows<B, Head, W>)) {
       static_assert(kFits<B>,
                     "nanovllm: the policy's Backend must have 'set_rows(matrix, first_row, rows)' "
                     "for the matrices of the policy's Weight");
@@ -79,7 +81,7 @@ consteval bool check_backend() {
       static_assert(kFits<B>, NANOVLLM_RUNS_NO("'EmbeddingArgs'", "embedding.hpp"));
     } else if constexpr (!RunsOp<B, LinearArgs<A, Matrix>>) {
       static_assert(kFits<B>, NANOVLLM_RUNS_NO("'LinearArgs'", "linear.hpp"));
-    } else if constexpr (!RunsOp<B, FloatLinearArgs<A, Table>>) {
+    } else if constexpr (!RunsOp<B, FloatLinearArgs<A, Head>>) {
       static_assert(kFits<B>, NANOVLLM_RUNS_NO("'LinearArgs' with results in float", "linear.hpp"));
     } else if constexpr (!RunsOp<B, RmsNormArgs<A, W>>) {
       static_assert(kFits<B>, NANOVLLM_RUNS_NO("'RmsNormArgs'", "rms_norm.hpp"));

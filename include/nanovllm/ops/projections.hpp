@@ -30,16 +30,16 @@ struct Projection {
   std::int64_t max_rows = 0;            ///< of x
 };
 
-/// All of a network, in the order of a step. A is the activations' element, W the vectors'; `Table`
+/// All of a network, in the order of a step. A is the activations' element, W the vectors'; `Head`
 /// is the type of lm_head, attention is of `Heads`.
-template <class A, class Matrix, class W, class HeadsT = HeadShape<>, class Table = Matrix>
+template <class A, class Matrix, class W, class HeadsT = HeadShape<>, class Head = Matrix>
 struct Projections {
   using Activation = A;
   using Weight = W;
   using Heads = HeadsT;
 
   std::vector<Projection<Matrix, W>> list;  ///< of the layers
-  Projection<Table, W> logits{};            ///< with results in float; may have no matrix
+  Projection<Head, W> logits{};             ///< with results in float; may have no matrix
   KvHeads kv_heads{};                       ///< of k and v, where there is a `qkv`
   std::int64_t max_seqs = 0;                ///< rows that are decodes, at most
 

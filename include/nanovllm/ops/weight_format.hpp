@@ -12,7 +12,8 @@ namespace nanovllm {
 /// What a matrix is for; a format may keep matrices of different roles in different ways.
 enum class MatrixRole : std::uint8_t {
   dense,       ///< of the layers
-  vocabulary,  ///< the embedding and lm_head, which are one matrix in tied models
+  vocabulary,  ///< the embedding
+  head,        ///< lm_head; in tied models the embedding itself, or a copy if that has another type
 };
 
 /// A format of weights that is no element type.
@@ -21,7 +22,7 @@ enum class MatrixRole : std::uint8_t {
 /// - `Matrix<Backend, role>`: owner of a `[rows(), cols()]` matrix, made from the two. It may be
 ///   the backend's `Matrix` of an element type, or a type of the format's own. The backend's
 ///   `set_rows(matrix, first, rows)` takes rows of `Element`, and `LinearArgs` with it have a
-///   `run_op`; those of the vocabulary also `EmbeddingArgs`.
+///   `run_op`, for the head with results in float; those of the vocabulary have `EmbeddingArgs`.
 /// - `kName`: what `describe()` and the headers of files call it.
 /// - `kBits`: of an element of a dense matrix, at least.
 ///

@@ -26,8 +26,8 @@ struct LayerContext {
   template <class T>
   using Buffer = typename Backend::template Buffer<T>;
   using Matrix = MatrixOf<Backend, typename Elements::Weight>;  ///< of a dense layer
-  /// The embedding and lm_head.
   using Table = MatrixOf<Backend, typename Elements::Weight, MatrixRole::vocabulary>;
+  using Head = MatrixOf<Backend, typename Elements::Weight, MatrixRole::head>;
   using Vector = Buffer<Weight>;        ///< of a norm
   using Rows = MatrixView<Activation>;  ///< [n, width]
   using ConstRows = MatrixView<const Activation>;

@@ -62,8 +62,8 @@ class LmHead {
 
   /// logits = x · weightᵀ: [m, width()] on all ranks, or of [m, shard_rows] each rank its own.
   /// Without rows in `weight`, of a model without a head, they are left as they are.
-  void operator()(typename Context::ConstRows x, const typename Context::Table& weight,
-                  MatrixView<float> logits) {
+  template <class Matrix>
+  void operator()(typename Context::ConstRows x, const Matrix& weight, MatrixView<float> logits) {
     if (weight.rows() == 0) return;
     const std::int64_t m = x.extent(0);
     if (logits.extent(1) == shard_rows_) {
@@ -79,10 +79,10 @@ class LmHead {
   }
 
  private:
-  void multiply(typename Context::ConstRows x, const typename Context::Table& weight,
-                MatrixView<float> y) {
-    context_.backend.run(FloatLinearArgs<typename Context::Activation, typename Context::Table>{
-        .x = x, .weight = &weight, .y = y});
+  template <class Matrix>
+  void multiply(typename Context::ConstRows x, const Matrix& weight, MatrixView<float> y) {
+    context_.backend.run(
+        FloatLinearArgs<typename Context::Activation, Matrix>{.x = x, .weight = &weight, .y = y});
   }
 
   Context context_;

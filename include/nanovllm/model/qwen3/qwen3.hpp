@@ -62,7 +62,7 @@ class Qwen3NetworkOf
 
   /// The weight matrices of a step, but for those of experts, for backends that tune their kernels.
   [[nodiscard]] Projections<typename Context::Activation, Matrix, typename Context::Weight, Heads,
-                            typename Context::Table>
+                            typename Context::Head>
   projections() const {
     using Role = ProjectionRole;
     constexpr bool kNormsHeads = Layer::kTraits.norms_heads;

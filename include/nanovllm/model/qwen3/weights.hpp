@@ -1,6 +1,7 @@
 #pragma once
 /// Weights of one tensor-parallel rank of a Qwen3 model, and how they are filled.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -95,6 +96,7 @@ struct Qwen3DenseLayer : Qwen3LayerWeights<W, Backend, kTraits> {
 template <class LayerT, WeightFormat W, class Backend, KvFormat Kv>
 class Qwen3WeightsOf {
   using Table = MatrixOf<Backend, W, MatrixRole::vocabulary>;
+  using Head = MatrixOf<Backend, W, MatrixRole::head>;
   using Vector = typename Backend::template Buffer<WeightElement<W>>;
 
  public:
@@ -122,7 +124,7 @@ class Qwen3WeightsOf {
   void load(const Checkpoint& checkpoint, Backend& backend,
             std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
     std::vector<std::string> ignored;
-    if (!owns_lm_head()) ignored.emplace_back("lm_head.weight");
+    if (!reads_lm_head()) ignored.emplace_back("lm_head.weight");
     if (head_ == ModelHead::labels) ignored.insert(ignored.end(), {"score.weight", "score.bias"});
     Checkpoint named = with_model_prefix(checkpoint);
     if constexpr (requires { Layer::with_own_tensors(named); })
@@ -147,9 +149,14 @@ class Qwen3WeightsOf {
   [[nodiscard]] bool has_whole_embedding() const { return !tied_; }
   /// Without it there are no logits; see `Qwen3Config::head`.
   [[nodiscard]] bool has_lm_head() const { return head_ == ModelHead::tokens; }
-  [[nodiscard]] const Table& lm_head() const { return tied_ ? embedding_ : lm_head_; }
+  [[nodiscard]] const Head& lm_head() const {
+    if constexpr (kSharesTable) {
+      if (tied_) return embedding_;
+    }
+    return lm_head_;
+  }
   /// It, if there is one.
-  [[nodiscard]] std::vector<const Table*> lm_heads() const {
+  [[nodiscard]] std::vector<const Head*> lm_heads() const {
     if (!has_lm_head()) return {};
     return {&lm_head()};
   }
@@ -158,7 +165,11 @@ class Qwen3WeightsOf {
  private:
   using List = ParameterList<WeightElement<W>, Backend>;
 
-  [[nodiscard]] bool owns_lm_head() const { return has_lm_head() && !tied_; }
+  /// Whether lm_head is the embedding in a tied model; else it is a copy in another format.
+  static constexpr bool kSharesTable = std::same_as<Table, Head>;
+
+  [[nodiscard]] bool reads_lm_head() const { return has_lm_head() && !tied_; }
+  [[nodiscard]] bool owns_lm_head() const { return has_lm_head() && !(tied_ && kSharesTable); }
 
   /// The same on all ranks.
   void load_kv_scales(const Checkpoint& checkpoint) {
@@ -175,10 +186,11 @@ class Qwen3WeightsOf {
     RankSizes whole = sizes_;
     if (!tied_) whole.rank = 0, whole.vocab_rows = whole.all.vocab_size;
     out.add_matrix({whole}, qwen3_modules::embedding, embedding_);
+    if (owns_lm_head() && tied_) out.also_to(lm_head_);
     for (std::size_t i = 0; i < layers_.size(); ++i)
       list_layer(out, {.sizes = sizes_, .layer = i}, layers_[i]);
     out.add_vector({sizes_}, qwen3_modules::final_norm, final_norm_);
-    if (owns_lm_head()) out.add_matrix({sizes_}, qwen3_modules::lm_head, lm_head_);
+    if (reads_lm_head()) out.add_matrix({sizes_}, qwen3_modules::lm_head, lm_head_);
     return out;
   }
 
@@ -205,7 +217,7 @@ class Qwen3WeightsOf {
   bool tied_;
   Table embedding_;  // [vocab shard, hidden] when tied, else [vocab, hidden]
   std::vector<Layer> layers_;
-  Table lm_head_;  // [vocab shard, hidden]; empty when tied, and without a head for tokens
+  Head lm_head_;  // [vocab shard, hidden]; empty when it is the embedding, or there is no head
   Vector final_norm_;
 };
 

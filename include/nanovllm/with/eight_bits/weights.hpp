@@ -2,6 +2,8 @@
 /// Weights in 8-bit floats with a scale for each block of 128 rows and columns, and in integers of
 /// 8 and 4 bits with a scale for each row and 32 columns, or 128 of them.
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -131,5 +133,23 @@ struct Int4GroupWeights {
 };
 
 using Int4Group128 = Int4GroupWeights<bf16>;
+
+/// `Format` with lm_head in e4m3, as `Fp8Weights` have the layers. A tied model keeps its embedding
+/// as `Format` has it, and lm_head is a copy in 8 bits: half the table's bytes more.
+template <CompoundWeightFormat Format>
+struct WithFp8Head {
+  using Element = typename Format::Element;
+  template <class Backend, MatrixRole kRole>
+  using Matrix = std::conditional_t<kRole == MatrixRole::head, typename Backend::Fp8Matrix,
+                                    MatrixOf<Backend, Format, kRole>>;
+  static constexpr auto kText = [] {
+    constexpr std::string_view format = Format::kName, head = ", lm_head in float8_e4m3";
+    std::array<char, format.size() + head.size()> out{};
+    std::copy(head.begin(), head.end(), std::copy(format.begin(), format.end(), out.begin()));
+    return out;
+  }();
+  static constexpr std::string_view kName{kText.data(), kText.size()};
+  static constexpr int kBits = Format::kBits;
+};
 
 }  // namespace nanovllm

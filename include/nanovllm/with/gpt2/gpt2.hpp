@@ -3,6 +3,7 @@
 /// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, as
 /// transformers' GPT2LMHeadModel computes it.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -49,6 +50,7 @@ class Gpt2Weights {
   using T = WeightElement<W>;
   using Matrix = MatrixOf<Backend, W>;
   using Table = MatrixOf<Backend, W, MatrixRole::vocabulary>;
+  using Head = MatrixOf<Backend, W, MatrixRole::head>;
   using Vector = typename Backend::template Buffer<T>;
   using List = ParameterList<T, Backend>;
 
@@ -79,7 +81,7 @@ class Gpt2Weights {
         tied_(config.tie_word_embeddings),
         embedding_(sizes_.vocab_rows, hidden()),
         positions_(config.num_positions, hidden()),
-        lm_head_(tied_ ? 0 : sizes_.vocab_rows, tied_ ? 0 : hidden()),
+        lm_head_(shares_table() ? 0 : sizes_.vocab_rows, shares_table() ? 0 : hidden()),
         final_norm_(make_norm()) {
     const std::int64_t q_rows = extents::q(sizes_.own), width = sizes_.own.intermediate_size;
     const auto vector = [](std::int64_t size) { return Vector(static_cast<std::size_t>(size)); };
@@ -129,10 +131,18 @@ class Gpt2Weights {
   }
   [[nodiscard]] const Table& embedding() const { return embedding_; }
   [[nodiscard]] const Table& positions() const { return positions_; }
-  [[nodiscard]] const Table& lm_head() const { return tied_ ? embedding_ : lm_head_; }
+  [[nodiscard]] const Head& lm_head() const {
+    if constexpr (kSharesTable) {
+      if (tied_) return embedding_;
+    }
+    return lm_head_;
+  }
   [[nodiscard]] const Norm& final_norm() const { return final_norm_; }
 
  private:
+  static constexpr bool kSharesTable = std::same_as<Table, Head>;
+
+  [[nodiscard]] bool shares_table() const { return tied_ && kSharesTable; }
   [[nodiscard]] std::int64_t hidden() const { return sizes_.own.hidden_size; }
   [[nodiscard]] Norm make_norm() const {
     const auto width = static_cast<std::size_t>(hidden());
@@ -146,6 +156,7 @@ class Gpt2Weights {
     List out(backend);
     const ModulePlace model{sizes_, prefix};
     out.add_matrix(model, gpt2_modules::embedding, embedding_);
+    if (tied_ && !kSharesTable) out.also_to(lm_head_);
     out.add_matrix(model, gpt2_modules::positions, positions_);
     for (std::size_t i = 0; i < layers_.size(); ++i)
       list_layer(out, {sizes_, prefix, i, 0, is_transposed}, layers_[i]);
@@ -181,7 +192,7 @@ class Gpt2Weights {
   Table embedding_;  // [vocab shard, hidden]
   Table positions_;  // [positions, hidden]
   std::vector<Layer> layers_;
-  Table lm_head_;  // [vocab shard, hidden]; empty when tied
+  Head lm_head_;  // [vocab shard, hidden]; empty when it is the embedding
   Norm final_norm_;
 };
 
@@ -354,7 +365,7 @@ class Gpt2Network
 
   /// All weight matrices of a step, for backends that tune their kernels.
   [[nodiscard]] Projections<typename Context::Activation, Matrix, typename Context::Weight, Heads,
-                            typename Context::Table>
+                            typename Context::Head>
   projections() const {
     using Role = ProjectionRole;
     using Layer = typename Weights::Layer;

@@ -329,12 +329,22 @@ class LayerTuner {
   return out;
 }
 
+/// Chooses how logits run. `state` has the engine `dense` and the `context`. Blocks the host.
+template <class W, class State>
+void tune_logits(const Projection<DeviceMatrix<W>, W>& logits, State& state) {
+  if (logits.matrices.empty()) return;
+  DenseTuner(state.dense, state.context)
+      .template tune_linear<W, float>(logits.matrices, logits.accumulates,
+                                      rows_up_to(logits.max_rows));
+}
+
 /// Walks the list: products first, then the ops that are more than one, then whole layers, logits
 /// last. `run` runs an op. Blocks the host.
-template <class A, class W, class Heads, class Engine, class Run>
-void tune_projections(const Projections<A, DeviceMatrix<W>, W, Heads>& network, Engine& engine,
-                      const Context& context, const Run& run) {
-  DenseTuner tuner(engine, context);
+template <class A, class W, class Heads, class State, class Run>
+void tune_projections(const Projections<A, DeviceMatrix<W>, W, Heads>& network, State& state,
+                      const Run& run) {
+  const Context& context = state.context;
+  DenseTuner tuner(state.dense, context);
   for (const auto& one : network.list)
     tuner.template tune_linear<W, A>(one.matrices, one.accumulates, rows_up_to(one.max_rows));
   if constexpr (std::same_as<W, bf16> && std::same_as<A, bf16>) {
@@ -345,11 +355,9 @@ void tune_projections(const Projections<A, DeviceMatrix<W>, W, Heads>& network, 
         tuner.tune_gated(one.matrices, one.norm, one.max_rows, run);
     }
     if (context.can_overlap && has_known_layers(network))
-      LayerTuner(network, engine, context).template tune<Heads>(run);
+      LayerTuner(network, state.dense, context).template tune<Heads>(run);
   }
-  if (!network.logits.matrices.empty())
-    tuner.template tune_linear<W, float>(network.logits.matrices, network.logits.accumulates,
-                                         rows_up_to(network.logits.max_rows));
+  tune_logits(network.logits, state);
 }
 
 }  // namespace nanovllm::cuda

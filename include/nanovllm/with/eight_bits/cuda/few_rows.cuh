@@ -2,6 +2,7 @@
 /// A dense layer of up to 16 rows of x by 8-bit weights, whose activations are not rounded:
 /// launcher of few_rows_kernel.cuh, which has the formulas.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,27 +22,33 @@ namespace nanovllm::cuda {
 /// Most rows of x that `fp8_few_rows` takes.
 inline constexpr std::int64_t kMaxFp8FewRows = 16;
 
-/// y = norm(x) · Wᵀ (+ y), or its SwiGLU; W has the gate rows first, then the up rows.
-struct Fp8Layer {
+/// y = norm(x) · Wᵀ (+ y), or its SwiGLU; W has the gate rows first, then the up rows. `Out` is
+/// bf16, or float for logits.
+template <Element Out>
+struct Fp8LayerOf {
   MatrixView<const bf16> x;  ///< [m, k]
   InputNorm<bf16> norm{};
   Fp8View weight;           ///< [n, k]
-  MatrixView<bf16> y;       ///< [m, n], or [m, n / 2] where `gated`
+  MatrixView<Out> y;        ///< [m, n], or [m, n / 2] where `gated`
   bool accumulate = false;  ///< not `gated`
   bool gated = false;
 
   /// The same of rows [first, end) of x.
-  [[nodiscard]] Fp8Layer rows(std::int64_t first, std::int64_t end) const {
-    Fp8Layer out = *this;
+  [[nodiscard]] Fp8LayerOf rows(std::int64_t first, std::int64_t end) const {
+    Fp8LayerOf out = *this;
     out.x = x.slice(first, end);
     out.y = y.slice(first, end);
     return out;
   }
 };
+using Fp8Layer = Fp8LayerOf<bf16>;
 
 namespace detail {
 
-[[nodiscard]] inline Fp8FewRowsOperands fp8_few_rows_operands(const Fp8Layer& layer) {
+using Fp8FewRowsOperands = Fp8FewRowsOperandsOf<bf16>;
+
+template <Element Out>
+[[nodiscard]] Fp8FewRowsOperandsOf<Out> fp8_few_rows_operands(const Fp8LayerOf<Out>& layer) {
   const Fp8View& weight = layer.weight;
   return {.x = layer.x.data,
           .norm = layer.norm.weight.data,
@@ -62,9 +69,9 @@ namespace detail {
                    (!layer.norm || is_vector_aligned(layer.norm.weight.data))};
 }
 
-template <class Block>
-void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
-  launch(fp8_few_rows_kernel<Block>,
+template <class Block, Element Out>
+void launch_fp8_few_rows(const Fp8FewRowsOperandsOf<Out>& p, const Context& context) {
+  launch(fp8_few_rows_kernel<Block, Out>,
          {.grid = dim3(static_cast<unsigned>(ceil_div(p.n, Block::kColumns))),
           .block = dim3(Block::kThreads),
           .shared_bytes = static_cast<std::size_t>(Block::kSharedBytes)},
@@ -81,8 +88,8 @@ template <class Block8>
 
 /// Blocks with two tiles read x once for both. They gain with more than 8
 /// rows, where there are two such blocks for each multiprocessor.
-template <bool kNorm, WeightRows kForm>
-void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
+template <bool kNorm, WeightRows kForm, Element Out>
+void launch_fp8_few_rows(const Fp8FewRowsOperandsOf<Out>& p, const Context& context) {
   using Few8 = Fp8FewRowsBlock<8, 1, 1, kNorm, kForm>;
   using More8 = Fp8FewRowsBlock<8, 1, 2, kNorm, kForm>;
   using Few = Fp8FewRowsBlock<4, 1, 1, kNorm, kForm>;
@@ -108,6 +115,14 @@ inline void fp8_few_rows(const Fp8Layer& layer, const Context& context) {
   if (layer.gated) return detail::launch_fp8_few_rows<false, WeightRows::gated>(p, context);
   if (layer.norm) return detail::launch_fp8_few_rows<true, WeightRows::plain>(p, context);
   detail::launch_fp8_few_rows<false, WeightRows::plain>(p, context);
+}
+
+/// The same with results in float, of a layer that is not gated and has no norm.
+template <Element Out>
+requires std::same_as<Out, float>
+void fp8_few_rows(const Fp8LayerOf<Out>& layer, const Context& context) {
+  detail::launch_fp8_few_rows<false, WeightRows::plain>(detail::fp8_few_rows_operands(layer),
+                                                        context);
 }
 
 }  // namespace nanovllm::cuda

@@ -5,8 +5,8 @@
 ///   gated:  y[m, n] = silu(g[m, n]) · u[m, n] with [g | u] = a · Wᵀ, W [2 N, K], rounded once
 ///   a = x, or with a norm a[m, k] = x[m, k] · w[k], and the sums times rsqrt(mean(x[m]²) + eps)
 ///
-/// x [M ≤ 16, K], W [N or 2 N, K] an Fp8View, w [K] and y [M, N] have any alignment; x and w are
-/// read fast where they are 16-byte aligned. g are groups of 128 columns. x · w is rounded once.
+/// x [M ≤ 16, K], W [N or 2 N, K] an Fp8View, w [K] and y [M, N], of bf16 or float, have any
+/// alignment; x and w are read fast where they are 16-byte aligned. g are groups of 128 columns.
 ///
 /// A block owns all of K and tiles of 16 rows of W; in the gated form a tile is 8 gate rows and the
 /// up rows of the same columns of y. Of each 512 or 1024 columns a warp takes 128, which have one
@@ -14,11 +14,11 @@
 /// 8 of a tile straight to registers, two such steps ahead. It reads the same columns of row g of x
 /// from shared memory; any order of k will do as long as both agree. Elements become bf16 in units
 /// of 2^-120 by a shift (elements.cuh), and x is multiplied by 2^64, so that products stay normal
-/// numbers; |x| must be below 2^63. The sums of a group are multiplied by its scale.
+/// numbers; |x| must be below 2^63. x · w is rounded once.
 ///
 /// A warp copies its columns of x to shared memory row by row, through L1. All blocks read the same
-/// of x at nearly the same time, so requests to L2 must be few: past L1 a layer of 8 rows takes 20
-/// to 30% longer, and one with a norm seven times as long where each lane copies for itself (H100).
+/// of x at nearly the same time: past L1 a layer of 8 rows takes 20 to 30% longer, and one with a
+/// norm seven times as long where each lane copies for itself (H100).
 ///
 /// The order of summation depends on W's extents and on the device alone: a row's result depends
 /// neither on M nor on the other rows, bit for bit.
@@ -76,12 +76,13 @@ struct Fp8FewRowsBlock {
   static constexpr int kBlocksPerSm = kWarpsPerSm / kWarps;
 };
 
-struct Fp8FewRowsOperands {
+template <Element Out>
+struct Fp8FewRowsOperandsOf {
   const bf16* x;
   const bf16* norm;
   const fp8_e4m3* weight;
   const float* scales;
-  bf16* y;
+  Out* y;
   std::int64_t x_stride, y_stride, weight_stride, scale_stride;
   std::int32_t num_tokens;
   std::int32_t n;  ///< columns of y
@@ -119,7 +120,8 @@ struct Fp8FewRowsPart {
   float sum[kTiles][kGroups][4] = {};
   float squares[kGroups] = {};
 
-  __device__ __forceinline__ Fp8FewRowsPart(const Fp8FewRowsOperands& p, int first,
+  template <Element Out>
+  __device__ __forceinline__ Fp8FewRowsPart(const Fp8FewRowsOperandsOf<Out>& p, int first,
                                             const uint4* shared)
       : weight_stride(p.weight_stride),
         scale_step(Block::kWarps * p.scale_stride),
@@ -322,9 +324,9 @@ struct Fp8FewRowsSums {
 /// The block's products, of the tiles from row `first` of W on; waits for the kernel ahead and lets
 /// the next one start. Calls `load_ahead()` when x is on its way: for what is wanted after the
 /// products and is not to be waited for there. `shared` has kSharedBytes.
-template <class Block, class LoadAhead>
+template <class Block, Element Out, class LoadAhead>
 __device__ __forceinline__ Fp8FewRowsSums<Block> fp8_few_rows_products(
-    const Fp8FewRowsOperands& p, int first, uint4* shared, const LoadAhead& load_ahead) {
+    const Fp8FewRowsOperandsOf<Out>& p, int first, uint4* shared, const LoadAhead& load_ahead) {
   using Part = Fp8FewRowsPart<Block>;
   using Sums = Fp8FewRowsSums<Block>;
   auto* const sums = reinterpret_cast<typename Sums::OfWarp*>(shared + Block::kXBytes / 16);
@@ -359,11 +361,10 @@ __device__ __forceinline__ Fp8FewRowsSums<Block> fp8_few_rows_products(
 }
 
 /// Grid: a block for each kColumns columns of y. Dynamic shared memory: kSharedBytes.
-template <class Block>
+template <class Block, Element Out>
 __global__ void __launch_bounds__(Block::kThreads, Block::kBlocksPerSm)
-    fp8_few_rows_kernel(const __grid_constant__ Fp8FewRowsOperands p) {
-  constexpr bool kGated = Block::kGated;
-  static_assert(kGated || !Block::kPaired);
+    fp8_few_rows_kernel(const __grid_constant__ Fp8FewRowsOperandsOf<Out> p) {
+  static_assert(Block::kGated || !Block::kPaired);
   extern __shared__ uint4 fp8_few_rows_shared[];
   const int first = static_cast<int>(blockIdx.x) * Block::kColumns;
   float old[Block::kOutputs];
@@ -373,7 +374,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kBlocksPerSm)
       const int index = static_cast<int>(threadIdx.x) + i * Block::kThreads;
       const int token = index / Block::kColumns, column = first + index % Block::kColumns;
       old[i] = 0.f;
-      if (!kGated && p.accumulate && token < p.num_tokens && column < p.n)
+      if (!Block::kGated && p.accumulate && token < p.num_tokens && column < p.n)
         old[i] = to_float(p.y[token * p.y_stride + column]);
     }
   };
@@ -384,16 +385,15 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kBlocksPerSm)
     const int index = static_cast<int>(threadIdx.x) + i * Block::kThreads;
     const int token = index / Block::kColumns, column = index % Block::kColumns;
     if (token >= p.num_tokens || first + column >= p.n) continue;
-    float scale = 1.f;
-    if constexpr (Block::kNorm) scale = sums.scale(token, p.k, p.eps);
-    const int row = kGated ? column / 8 * 16 + column % 8 : column;
+    const float scale = Block::kNorm ? sums.scale(token, p.k, p.eps) : 1.f;
+    const int row = Block::kGated ? column / 8 * 16 + column % 8 : column;
     float result = sums.of(token, row) * scale;
-    if constexpr (kGated) {
+    if constexpr (Block::kGated) {
       result = silu<bf16>(result) * (sums.of(token, row + 8) * scale);
     } else {
       result += old[i];
     }
-    p.y[token * p.y_stride + first + column] = from_float<bf16>(result);
+    p.y[token * p.y_stride + first + column] = from_float<Out>(result);
   }
 }
 

@@ -155,18 +155,13 @@ void run_op(const ProjectQkvArgs<bf16, Int4GroupMatrix, Kv, bf16>& args, State& 
 }
 
 /// Makes room for the largest matrix, and chooses how the logits run by timing. Blocks the host.
-template <class A, class W, class Heads, class State>
-void tune_network(const Projections<A, Int4GroupMatrix, W, Heads, DeviceMatrix<W>>& network,
-                  State& state) {
+template <class A, class W, class Heads, class Head, class State>
+void tune_network(const Projections<A, Int4GroupMatrix, W, Heads, Head>& network, State& state) {
   for (const auto& one : network.list) {
     const Int4View first = one.matrices[0]->view();
     if (first.cols > 0) state.parts.template of<Int4Scratch>().reserve(first);
   }
-  const auto& logits = network.logits;
-  if (logits.matrices.empty()) return;
-  DenseTuner(state.dense, state.context)
-      .template tune_linear<W, float>(logits.matrices, logits.accumulates,
-                                      rows_up_to(logits.max_rows));
+  tune_logits(network.logits, state);
 }
 
 }  // namespace cuda

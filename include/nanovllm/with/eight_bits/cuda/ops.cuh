@@ -85,7 +85,8 @@ template <class Architectures, KvFormat Kv>
 }
 
 /// Enqueues the layer, which is not gated, whatever its number of rows.
-inline void fp8_linear(const Fp8Layer& layer, Fp8Products& products, const Context& context) {
+template <Element Out>
+void fp8_linear(const Fp8LayerOf<Out>& layer, Fp8Products& products, const Context& context) {
   const std::int64_t rows = layer.x.extent(0);
   if (rows > kMaxFp8FewRows && products.run(layer, context)) return;
   for (std::int64_t first = 0; first < rows; first += kMaxFp8FewRows) {
@@ -95,14 +96,15 @@ inline void fp8_linear(const Fp8Layer& layer, Fp8Products& products, const Conte
 
 /// Contract: ops/linear.hpp. Allocates no device memory after the first call and does not
 /// synchronise; legal during capture, if the same shape has run before.
-template <class State>
-void run_op(const LinearArgs<bf16, Fp8Matrix, bf16>& args, State& state) {
+template <Element Out, class State>
+void run_op(const LinearArgs<bf16, Fp8Matrix, Out>& args, State& state) {
   check<ShapeError>(args.weight != nullptr, "linear: no weight given");
   validate(args);
   if (args.y.empty()) return;
   check<ShapeError>(args.weight->cols() > 0, "linear: a weight of 8-bit floats has no columns");
   fp8_linear(
-      {.x = args.x, .weight = args.weight->view(), .y = args.y, .accumulate = args.accumulate},
+      Fp8LayerOf<Out>{
+          .x = args.x, .weight = args.weight->view(), .y = args.y, .accumulate = args.accumulate},
       state.parts.template of<Fp8Products>(), state.context);
 }
 
@@ -139,17 +141,25 @@ void run_op(const ProjectQkvArgs<bf16, Fp8Matrix, Kv, bf16>& args, State& state)
   const bool done = suits_fp8_heads(args.x.extent(0), args.weight->rows(), args.weight->cols()) &&
                     fp8_project_heads<typename State::Architectures>(args, state.context);
   if (!done) {
-    fp8_linear({.x = args.x, .norm = args.norm, .weight = args.weight->view(), .y = args.qkv},
-               state.parts.template of<Fp8Products>(), state.context);
+    fp8_linear(
+        Fp8Layer{.x = args.x, .norm = args.norm, .weight = args.weight->view(), .y = args.qkv},
+        state.parts.template of<Fp8Products>(), state.context);
   }
   state.plan_start.waited();  // its kernels let the next one start after their wait
   if (!done) run_op(head_args(args), state);
 }
 
+/// Chooses how logits by 8-bit weights run, by timing. Blocks the host.
+template <class W, class State>
+void tune_logits(const Projection<Fp8Matrix, W>& logits, State& state) {
+  if (logits.matrices.empty()) return;
+  state.parts.template of<Fp8Products>().template tune<float>(logits.matrices, logits.accumulates,
+                                                              logits.max_rows, state.context);
+}
+
 /// Chooses how the network's layers and its logits run, by timing. Blocks the host.
-template <class A, class W, class Heads, class State>
-void tune_network(const Projections<A, Fp8Matrix, W, Heads, DeviceMatrix<W>>& network,
-                  State& state) {
+template <class A, class W, class Heads, class Head, class State>
+void tune_network(const Projections<A, Fp8Matrix, W, Heads, Head>& network, State& state) {
   Fp8Products& products = state.parts.template of<Fp8Products>();
   for (const auto& one : network.list) {
     products.tune(one.matrices, one.accumulates, one.max_rows, state.context);
@@ -161,11 +171,7 @@ void tune_network(const Projections<A, Fp8Matrix, W, Heads, DeviceMatrix<W>>& ne
           return true;
         });
   }
-  const auto& logits = network.logits;
-  if (logits.matrices.empty()) return;
-  DenseTuner(state.dense, state.context)
-      .template tune_linear<W, float>(logits.matrices, logits.accumulates,
-                                      rows_up_to(logits.max_rows));
+  tune_logits(network.logits, state);
 }
 
 }  // namespace nanovllm::cuda

@@ -4,8 +4,8 @@
 ///
 ///   y[m, n] = Σ_g sx[m, g] · sw[n, g] · Σ_k∈g qx[m, k] · qw[n, k]   (+ y[m, n])
 ///
-/// g are groups of 128 columns, whose sums are in float32. cuBLASLt rounds the product to bf16
-/// before it adds y. It has such products on Hopper, since version 12.9. Its kernels want a
+/// g are groups of 128 columns, whose sums are in float32. cuBLASLt rounds the product to y's
+/// type before it adds y. It has such products on Hopper, since version 12.9. Its kernels want a
 /// multiple of 8 rows. Another number is rounded up, with the product in scratch memory; where that
 /// is too small for all rows, only the last ones are.
 /// Measured: fp8_linear_bench, cuda_fp8_h200.json, needed: 51.7 us for 256 rows of 8B's gate_up
@@ -70,7 +70,7 @@ class Fp8Products {
       : workspace_(kBlasWorkspaceBytes),
         activations_(kActivationBytes),
         scales_(kActivationBytes / kFp8Group),
-        ragged_(kRaggedBytes / sizeof(bf16)) {
+        ragged_(kRaggedBytes) {
     // Numbers, so that what is timed takes the power of numbers.
     check_cuda(cudaMemset(activations_.data(), 0x35, activations_.size_bytes()), "cudaMemset");
     check_cuda(cudaMemset(scales_.data(), 0x3f, scales_.size_bytes()), "cudaMemset");
@@ -84,11 +84,11 @@ class Fp8Products {
 
   /// Enqueues the layer, which is not gated and has no empty operand. False, with nothing enqueued,
   /// where cuBLASLt does not do it.
-  [[nodiscard]] bool run(const Fp8Layer& layer, const Context& context) {
+  template <Element Out>
+  [[nodiscard]] bool run(const Fp8LayerOf<Out>& layer, const Context& context) {
     const std::int64_t rows = layer.x.extent(0);
     const std::int64_t most = most_rows(layer.weight);
-    const bool has_scratch =
-        kRowMultiple * layer.weight.rows <= static_cast<std::int64_t>(ragged_.size());
+    const bool has_scratch = kRowMultiple * layer.weight.rows <= kMostRagged<Out>;
     if (most < kRowMultiple || !has_scratch || !plan_for(layer, context)) return false;
     const std::int64_t chunk = align_up(ceil_div(rows, ceil_div(rows, most)), kRowMultiple);
     for (std::int64_t first = 0; first < rows; first += chunk)
@@ -108,6 +108,7 @@ class Fp8Products {
 
   /// Chooses by timing for up to `max_rows` rows; rows that were not reached within about half a
   /// second stay with the choice by rule. Blocks the host.
+  template <Element Out = bf16>
   void tune(std::span<const Fp8Matrix* const> weights, bool accumulates, std::int64_t max_rows,
             const Context& context) {
     const Fp8View first = weights[0]->view();
@@ -115,17 +116,17 @@ class Fp8Products {
     const Deadline deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
     max_rows = std::min(align_up(max_rows, kRowMultiple), most_rows(first));
     if (max_rows == 0) return;
-    DeviceBuffer<bf16> y(static_cast<std::size_t>(max_rows * first.rows));
+    DeviceBuffer<Out> y(static_cast<std::size_t>(max_rows * first.rows));
     detail::fill_noise(y.data(), static_cast<std::int64_t>(y.size()), context);
     for (const std::int64_t bucket : kRowBuckets) {
       if (bucket <= kMaxFp8FewRows) continue;
       const std::int64_t rows = std::min(bucket, max_rows);
       const auto layer = [&](int i) {
         const Fp8View weight = weights[static_cast<std::size_t>(i) % weights.size()]->view();
-        return Fp8Layer{.x = {nullptr, {rows, weight.cols}},
-                        .weight = weight,
-                        .y = {y.data(), {rows, weight.rows}},
-                        .accumulate = accumulates};
+        return Fp8LayerOf<Out>{.x = {nullptr, {rows, weight.cols}},
+                               .weight = weight,
+                               .y = {y.data(), {rows, weight.rows}},
+                               .accumulate = accumulates};
       };
       const auto run_way = [&](int i, const Plan& way) {
         return multiply(layer(i), activations_of(layer(i).weight, rows), way, context);
@@ -142,12 +143,15 @@ class Fp8Products {
  private:
   static constexpr std::size_t kActivationBytes = std::size_t{64} << 20;
   static constexpr std::size_t kRaggedBytes = std::size_t{32} << 20;
+  template <Element Out>
+  static constexpr auto kMostRagged = static_cast<std::int64_t>(kRaggedBytes / sizeof(Out));
   static constexpr std::int64_t kRowMultiple = 8;
   /// Rows from which scales of blocks are faster as a rule; with fewer, those of rows.
   static constexpr std::int64_t kBlockRows = 192;
 
   struct Key {
     std::int64_t n, k, bucket;
+    cudaDataType_t out;
     bool accumulate;
     std::uint32_t alignment;  ///< of y
     auto operator<=>(const Key&) const = default;
@@ -160,15 +164,17 @@ class Fp8Products {
   [[nodiscard]] static std::int64_t most_rows(const Fp8View& weight) {
     return align_down(static_cast<std::int64_t>(kActivationBytes) / weight.stride, kRowMultiple);
   }
-  [[nodiscard]] static std::uint32_t alignment_of(const Fp8Layer& layer) {
+  template <Element Out>
+  [[nodiscard]] static std::uint32_t alignment_of(const Fp8LayerOf<Out>& layer) {
     const auto bits = reinterpret_cast<std::uintptr_t>(layer.y.data) |
-                      static_cast<std::uintptr_t>(layer.y.strides[0]) * sizeof(bf16) |
+                      static_cast<std::uintptr_t>(layer.y.strides[0]) * sizeof(Out) |
                       std::uintptr_t{16};
     return static_cast<std::uint32_t>(bits & (~bits + 1));
   }
-  [[nodiscard]] static Key key_of(const Fp8Layer& layer) {
-    return {layer.weight.rows, layer.weight.stride, row_bucket(layer.x.extent(0)), layer.accumulate,
-            alignment_of(layer)};
+  template <Element Out>
+  [[nodiscard]] static Key key_of(const Fp8LayerOf<Out>& layer) {
+    return {layer.weight.rows,  layer.weight.stride, row_bucket(layer.x.extent(0)),
+            kCudaDataType<Out>, layer.accumulate,    alignment_of(layer)};
   }
 
   /// The memory of `rows` rounded rows of x.
@@ -179,7 +185,8 @@ class Fp8Products {
             .scale_stride = align_up(rows, kRowMultiple)};
   }
 
-  [[nodiscard]] BlasProduct product_of(const Fp8Layer& layer, std::int64_t rows,
+  template <Element Out>
+  [[nodiscard]] BlasProduct product_of(const Fp8LayerOf<Out>& layer, std::int64_t rows,
                                        BlasScaling scaling) {
     const Fp8View& weight = layer.weight;
     return BlasProduct({.m = align_up(rows, kRowMultiple),
@@ -188,7 +195,7 @@ class Fp8Products {
                         .x_stride = weight.stride,
                         .y_stride = layer.y.strides[0],
                         .in = CUDA_R_8F_E4M3,
-                        .out = kCudaDataType<bf16>,
+                        .out = kCudaDataType<Out>,
                         .accumulate = layer.accumulate,
                         .alignment = alignment_of(layer),
                         .scaling = scaling},
@@ -197,8 +204,9 @@ class Fp8Products {
   }
 
   /// Enqueues the product of rounded rows. False, with nothing enqueued, where `plan` does not fit.
-  [[nodiscard]] bool multiply(const Fp8Layer& layer, const Fp8Activations& x, const Plan& plan,
-                              const Context& context) {
+  template <Element Out>
+  [[nodiscard]] bool multiply(const Fp8LayerOf<Out>& layer, const Fp8Activations& x,
+                              const Plan& plan, const Context& context) {
     if (plan.scaling == BlasScaling::blocks && layer.weight.blocks == nullptr) return false;
     return product_of(layer, layer.x.extent(0), plan.scaling)
         .run(handle_, plan.algorithm, x.data, layer.weight.data, layer.y.data, workspace_.data(),
@@ -207,7 +215,9 @@ class Fp8Products {
 
   /// Up to `count` ways of each kind of scales, for so many rows; those first that are fast as a
   /// rule.
-  [[nodiscard]] std::vector<Plan> candidates(const Fp8Layer& layer, std::int64_t rows, int count) {
+  template <Element Out>
+  [[nodiscard]] std::vector<Plan> candidates(const Fp8LayerOf<Out>& layer, std::int64_t rows,
+                                             int count) {
     std::vector<Plan> out;
     if constexpr (BlasProduct::kHasScaling) {
       const bool has_blocks = layer.weight.blocks != nullptr;
@@ -224,7 +234,8 @@ class Fp8Products {
   }
 
   /// The way in force, by rule where there is none yet; none where cuBLASLt has none.
-  [[nodiscard]] std::optional<Plan> plan_for(const Fp8Layer& layer, const Context& context) {
+  template <Element Out>
+  [[nodiscard]] std::optional<Plan> plan_for(const Fp8LayerOf<Out>& layer, const Context& context) {
     const Key key = key_of(layer);
     if (const Plan* const plan = plans_.find(key)) return *plan;
     if (!is_available(context)) return {};
@@ -235,25 +246,27 @@ class Fp8Products {
   }
 
   /// No more rows than the memory of the rounded ones has room for.
-  void run_rows(const Fp8Layer& layer, const Context& context) {
+  template <Element Out>
+  void run_rows(const Fp8LayerOf<Out>& layer, const Context& context) {
     const std::int64_t rows = layer.x.extent(0), n = layer.weight.rows;
     const std::int64_t padded = align_up(rows, kRowMultiple);
     if (padded == rows) return run_whole(layer, rows, context);
-    if (padded * n > static_cast<std::int64_t>(ragged_.size())) {
+    if (padded * n > kMostRagged<Out>) {
       const std::int64_t most = align_down(rows, kRowMultiple);
       run_whole(layer.rows(0, most), most, context);
       return run_rows(layer.rows(most, rows), context);
     }
-    Fp8Layer scratch = layer;
-    scratch.y = {ragged_.data(), {rows, n}};
+    Fp8LayerOf<Out> scratch = layer;
+    scratch.y = {reinterpret_cast<Out*>(ragged_.data()), {rows, n}};
     scratch.accumulate = false;
     run_whole(scratch, rows, context);
-    launch(detail::move_rows_kernel<bf16>,
+    launch(detail::move_rows_kernel<Out>,
            {.grid = dim3(static_cast<unsigned>(rows)), .block = dim3(256)}, context,
-           MatrixView<const bf16>(ragged_.data(), {rows, n}), layer.y, layer.accumulate);
+           MatrixView<const Out>(scratch.y.data, {rows, n}), layer.y, layer.accumulate);
   }
 
-  void run_whole(const Fp8Layer& layer, std::int64_t rows, const Context& context) {
+  template <Element Out>
+  void run_whole(const Fp8LayerOf<Out>& layer, std::int64_t rows, const Context& context) {
     const Fp8Activations x = activations_of(layer.weight, rows);
     quantise_rows(layer.x, layer.norm, x, context);
     const std::optional<Plan> plan = plan_for(layer, context);
@@ -272,7 +285,7 @@ class Fp8Products {
   DeviceBuffer<std::byte> workspace_;
   DeviceBuffer<fp8_e4m3> activations_;
   DeviceBuffer<float> scales_;
-  DeviceBuffer<bf16> ragged_;
+  DeviceBuffer<std::byte> ragged_;  // whole elements of any type
   TunedPlans<Key, Plan> plans_;
 };
 
