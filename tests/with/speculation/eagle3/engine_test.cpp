@@ -104,6 +104,21 @@ TEST_CASE("a policy that has a head drafts with another drafter, or none", "[eag
   CHECK(MixedEagle3::noted().empty());
 }
 
+TEST_CASE("the pairs of a request that has ended are there for the next one", "[eagle3]") {
+  DraftsAnew anew(target_files({}), head_directory("safeailab"));
+  TestEngine engine(config_of({}, head_options(head_directory("safeailab"), 4)));
+  const std::vector<TokenId> prompt = random_prompt(3, 40, 61);
+  engine.generate(prompt, {.temperature = 0, .max_tokens = 1});
+  known_texts().clear();
+  MixedEagle3::noted().clear();
+  const Output output =
+      engine.generate(prompt, {.temperature = 0, .max_tokens = 12, .ignore_eos = true});
+  CHECK(output.num_cached_tokens == 32);
+  const auto [num_others, num_drafts] = anew.count_others(MixedEagle3::noted());
+  CHECK(num_drafts > 5);
+  CHECK(num_others == 0);
+}
+
 TEST_CASE("steps of no drafts store their pairs", "[eagle3]") {
   // Chosen by measured times; whenever it drafts, it drafts what it would anew.
   DraftsAnew anew(target_files({}), head_directory("safeailab"));
