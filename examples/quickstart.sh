@@ -7,8 +7,8 @@
 # with the model of this repository. The lines after the text are the speed in tokens per second and
 # the settings that it was drawn with; options change them: --temperature X, --seed N, --max-tokens N
 # and the other fields of SamplingParams. With --quantize the weights are kept in integers of so many
-# bits. With --speculate three tales are told with drafts of n-grams and of a draft model, and again
-# without to compare. Both are on the CPU.
+# bits. With --speculate three tales are told with drafts of n-grams, of a draft model and of an
+# EAGLE-3 head, and again without to compare. Both are on the CPU.
 set -euo pipefail
 
 case ${1:-} in

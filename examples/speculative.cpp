@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tale.hpp"
@@ -25,16 +24,9 @@ struct DraftPolicy : nvllm::DefaultPolicy {
 using Model = nvllm::Qwen3<nvllm::shapes::qwen3_any>;
 using DraftEngine = nvllm::Engine<Model, DraftPolicy>;
 
-/// The drafters of this program. EAGLE-3 heads join when their drafter does: `nvllm::Eagle3Drafter`.
-template <class... Each>
-struct DraftersOf {
-  using Guesses = nvllm::DraftedBy<Each...>;
-  static bool has(std::string_view method) { return ((Each::kMethod == method) || ...); }
-};
-using Drafters = DraftersOf<nvllm::NgramDrafter, nvllm::ModelDrafter<DraftEngine>>;
-
 struct SpeculativePolicy : nvllm::DefaultPolicy {
-  using Guesses = Drafters::Guesses;
+  using Guesses =
+      nvllm::DraftedBy<nvllm::NgramDrafter, nvllm::ModelDrafter<DraftEngine>, nvllm::Eagle3Drafter>;
 };
 
 /// What drafts, and for which tales.
@@ -47,20 +39,13 @@ struct Way {
   /// Each tale is told after those before it, whose words come again: of these n-grams draft.
   bool continues = false;
 };
-constexpr Way kEveryWay[] = {
+constexpr Way kWays[] = {
     {"n-grams of the tales before", "ngram", "", "", "", true},
     {"a draft model", "draft_model", "--draft-model", "examples/models/fairytale_draft",
      "a smaller model with the same tokenizer"},
     {"an EAGLE-3 head", "eagle3", "--eagle3", "examples/models/fairytale_eagle3",
      "a head that was trained for the model"},
 };
-/// Those that this program has drafters for.
-std::vector<Way> ways() {
-  std::vector<Way> out;
-  for (const Way& way : kEveryWay)
-    if (Drafters::has(way.method)) out.push_back(way);
-  return out;
-}
 
 /// Tales, one after the other, and what the engine counted meanwhile.
 struct Tales {
@@ -134,7 +119,7 @@ int main(int argc, char** argv) try {
       "files below, and tells the same tales without to compare. Exits with 1 if the texts\n"
       "differ. The fairytale model has these files.\n";
   std::vector<std::string> settings = ex::sampling_options();
-  for (const Way& way : ways()) {
+  for (const Way& way : kWays) {
     if (way.continues) continue;
     settings.emplace_back(way.option);
     usage += nvllm::concat("  ", way.option, " DIR  ", way.what, "\n");
@@ -149,7 +134,7 @@ int main(int argc, char** argv) try {
 
   bool is_same = true;
   nvllm::GenerationConfig defaults;
-  for (const Way& way : ways()) {
+  for (const Way& way : kWays) {
     const std::string files =
         line.value(way.option).value_or(model == ex::kFairytale ? way.files : "");
     if (files.empty() && !way.continues) continue;
