@@ -300,7 +300,7 @@ struct RoundedRows {
 };
 
 /// Row `row` of rounded x by row `of_weight` of W, and what it may be off: 32 products are added at
-/// a time, each cut off 2^-13 of the largest.
+/// a time to what was added before, each cut off 2^-13 of the largest.
 template <class Elements>
 double rounded_product(const RoundedRows& x, std::int64_t row, const Elements& weight,
                        std::int64_t of_weight, std::int64_t k, double& slack) {
@@ -310,7 +310,7 @@ double rounded_product(const RoundedRows& x, std::int64_t row, const Elements& w
     if (j % 32 == 0) largest = 0;
     const double product = x(row, j) * weight(of_weight, j);
     y += product, largest = std::max(largest, std::abs(product));
-    if (j % 32 == 31 || j + 1 == k) slack += largest * 0x1p-8;
+    if (j % 32 == 31 || j + 1 == k) slack += largest * 0x1p-7;
   }
   return y;
 }
