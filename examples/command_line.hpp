@@ -58,7 +58,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, Value& value,
     if (found && *found >= low && *found <= high) return std::string();
     if (std::is_integral_v<T>)
       return concat("expected an integer from ", low, " to ", high, ", got '", text, "'");
-    return concat("expected a number from ", low, " on, got '", text, "'");
+    return concat("expected a number from ", CLI::detail::to_string(low), " on, got '", text, "'");
   };
   CLI::Option* const option = app.add_option(name, value, meaning)->check(check, "");
   if constexpr (std::is_same_v<Value, T>) option->capture_default_str();
