@@ -97,7 +97,7 @@ struct DraftedBy : detail::DrafterParts<First, Others...> {
     if (options.num_speculative_tokens == 0) return nullptr;
     const DraftSetup drafts{.options = options,
                             .engine = setup.config,
-                            .runner = setup.runner,
+                            .runner = &setup.runner,
                             .vocab_size = setup.vocab_size,
                             .max_model_len = setup.max_model_len,
                             .max_num_seqs = setup.batch.max_num_seqs};

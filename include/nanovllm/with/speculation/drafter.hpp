@@ -21,7 +21,7 @@ struct StepPlan;
 struct DraftSetup {
   const SpeculativeConfig& options;
   const EngineConfig& engine;
-  StepRunner& runner;  ///< of the target; outlives the drafter
+  StepRunner* runner = nullptr;  ///< of the target; outlives the drafter
   std::int64_t vocab_size = 0;
   std::int64_t max_model_len = 0;  ///< most tokens of a sequence
   std::int32_t max_num_seqs = 0;   ///< most sequences that are asked for at once

@@ -26,7 +26,7 @@ class Eagle3Drafter : public Drafter {
   static constexpr std::string_view kMethod = "eagle3";
   using RankParts = Eagle3Parts;
 
-  explicit Eagle3Drafter(const DraftSetup& setup) : runner_(setup.runner) {}
+  explicit Eagle3Drafter(const DraftSetup& setup) : runner_(*setup.runner) {}
 
   [[nodiscard]] bool reads_steps() const override { return true; }
   void begin(const StepPlan& plan) override;
