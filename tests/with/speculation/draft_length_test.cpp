@@ -22,6 +22,7 @@ struct Machine {
   double rate = 0.7;
   double share = 1;
   std::int32_t num_rows = 2048;
+  bool plans_ahead = false;  ///< steps that do not draft, while the one before is computed
 };
 
 struct Run {
@@ -45,8 +46,12 @@ Run run(const Machine& machine, std::int32_t max, bool adaptive = true, int num_
   for (const Acceptance& one : all) sequences.push_back(&one);
   Run out;
   double tokens = 0, seconds = 0, owed_accepted = 0, owed_drafted = 0;
+  std::function<void()> finish_step;  // the one before
+  const auto choose = [&] { return length.choose(sequences, 0, machine.num_rows); };
   for (int i = 0; i < num_steps; ++i) {
-    const std::int32_t k = length.choose(sequences, 0, machine.num_rows);
+    const bool is_ahead = machine.plans_ahead && finish_step && choose() == 0;
+    if (finish_step) finish_step();
+    const std::int32_t k = is_ahead ? 0 : choose();
     std::int64_t rows = machine.num_sequences;
     for (Acceptance& one : all) {
       tokens += 1;
@@ -64,8 +69,10 @@ Run run(const Machine& machine, std::int32_t max, bool adaptive = true, int num_
     }
     const double time = machine.seconds(static_cast<double>(rows), k > 0);
     seconds += time;
-    length.measure(k, rows, time);
-    length.count(k);
+    finish_step = [&length, k, rows, time] {
+      length.measure(k, rows, time);
+      length.count(k);
+    };
     if (i >= num_steps / 2) ++out.num_steps[k];
   }
   out.tokens_a_second = tokens / seconds;
@@ -117,6 +124,15 @@ TEST_CASE("a drafter that has nothing to say costs its probes", "[draft_length]"
   CHECK(with.usual() == 0);
   CHECK(with.tokens_a_second > 0.98 / memory_bound(1, false));
   CHECK(with.num_steps.size() > 1);  // it is asked now and then
+}
+
+TEST_CASE("what drafts are worth is tried where steps are planned ahead, too", "[draft_length]") {
+  const auto proportional = [](double rows, bool) { return 1e-3 * rows; };
+  const Run never = run({.seconds = proportional, .rate = 0.5, .plans_ahead = true}, 5);
+  CHECK(never.usual() == 0);
+  CHECK(never.num_steps.size() > 1);
+  CHECK(never.tokens_a_second > 0.98 * 1e3);
+  CHECK(run({.seconds = memory_bound, .rate = 0.8, .plans_ahead = true}, 7).usual() == 7);
 }
 
 TEST_CASE("a fixed length is always the same", "[draft_length]") {

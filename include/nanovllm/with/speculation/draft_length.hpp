@@ -131,18 +131,19 @@ class DraftLength {
     if (!plain_.knows(num_plain)) return 0;
     const std::int32_t best = best_of(sequences, num_plain, most);
     if (num_since_probe_ < probe_after_) return best;
-    return best > 0 ? 0 : 1;
+    return was_drafting_ ? 0 : std::max(best, 1);
   }
 
-  /// A step that asked for `length` tokens of each sequence was chosen and is done.
+  /// A step that asked for `length` tokens of each sequence is done. It may have been chosen before
+  /// the one before it was done, and so before the time to probe.
   void count(std::int32_t length) {
-    const bool is_probe = num_since_probe_ >= probe_after_;
     const bool is_drafting = length > 0;
     ++num_since_probe_;
-    if (is_probe) {
+    if (is_drafting == was_drafting_) return;
+    if (num_since_probe_ > probe_after_) {
       num_since_probe_ = 0;
       probe_after_ = std::min(2 * probe_after_, kMostBetween);
-    } else if (is_drafting != was_drafting_) {
+    } else {
       was_drafting_ = is_drafting;
       num_since_probe_ = 0;
       probe_after_ = kLeastBetween;
@@ -158,7 +159,7 @@ class DraftLength {
   [[nodiscard]] Acceptance& all() { return all_; }
 
  private:
-  static constexpr std::int32_t kLeastBetween = 16, kMostBetween = 512;
+  static constexpr std::int32_t kLeastBetween = 16, kMostBetween = 256;
 
   [[nodiscard]] std::int32_t best_of(std::span<const Acceptance* const> sequences, double num_plain,
                                      std::int32_t most) const {
