@@ -9,6 +9,7 @@
 #include "engine_bench/models.hpp"
 #include "nanovllm/with/eight_bits/cuda/ops.cuh"
 #include "nanovllm/with/eight_bits/int8_kv.hpp"
+#include "nanovllm/with/speculation.cuh"
 
 namespace {
 
@@ -24,8 +25,8 @@ struct Fp8 : Bfloat16 {
 int main(int argc, char** argv) {
   using namespace speculation_bench;
   const auto model = engine_bench::config_of(nanovllm::shapes::qwen3_8b);
-  nanovllm::EngineConfig config{.max_num_seqs = 64, .max_model_len = 2048, .seed = 0};
-  config.kv_size = nanovllm::KvSize::blocks(2200);
+  nanovllm::EngineConfig config{.max_num_seqs = 256, .max_model_len = 2048, .seed = 0};
+  config.kv_size = nanovllm::KvSize::blocks(5000);
   std::vector<Row> rows;
   measure<Bfloat16>("bf16", model, config, rows);
   measure<Fp8>("fp8", model, config, rows);

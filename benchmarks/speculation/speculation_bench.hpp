@@ -14,6 +14,7 @@
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/with/speculation.hpp"
+#include "speculation/random_head.hpp"
 
 namespace speculation_bench {
 
@@ -22,16 +23,14 @@ namespace nv = nanovllm;
 inline constexpr nv::TokenId kDrawn = 1000, kOther = 1001;
 
 /// Drafts what is drawn with a probability, and what is not with the rest.
-class ToldDrafter final : public nv::Drafter {
+class Told {
  public:
-  static constexpr std::string_view kMethod = "told";
   inline static std::int32_t length = 0;  ///< of a draft
   inline static double rate = 1;
 
-  explicit ToldDrafter(const nv::DraftSetup&) {}
-
-  void propose(std::span<const nv::DraftRequest> requests, std::span<nv::Draft> drafts) override {
+  void write(std::span<const nv::DraftRequest> requests, std::span<nv::Draft> drafts) {
     for (std::size_t i = 0; i < requests.size(); ++i) {
+      drafts[i].tokens.clear();
       const std::int32_t count = std::min(length, requests[i].max_tokens);
       for (std::int32_t j = 0; j < count; ++j) {
         const auto word = nv::philox4x32(requests[i].sequence, {++num_calls_, 0, 0, 0})[0];
@@ -42,6 +41,32 @@ class ToldDrafter final : public nv::Drafter {
 
  private:
   std::uint32_t num_calls_ = 0;
+};
+
+/// A drafter that costs nothing.
+class ToldDrafter final : public nv::Drafter {
+ public:
+  static constexpr std::string_view kMethod = "told";
+  explicit ToldDrafter(const nv::DraftSetup&) {}
+  void propose(std::span<const nv::DraftRequest> requests, std::span<nv::Draft> drafts) override {
+    told_.write(requests, drafts);
+  }
+
+ private:
+  Told told_;
+};
+
+/// An EAGLE-3 head, which drafts as ever, and whose drafts are exchanged for those.
+class ToldHead final : public nv::Eagle3Drafter {
+ public:
+  using Eagle3Drafter::Eagle3Drafter;
+  void propose(std::span<const nv::DraftRequest> requests, std::span<nv::Draft> drafts) override {
+    Eagle3Drafter::propose(requests, drafts);
+    told_.write(requests, drafts);
+  }
+
+ private:
+  Told told_;
 };
 
 struct Result {
@@ -96,24 +121,25 @@ struct Row {
   Result result;
 };
 
-template <class Policy>
-struct Told : Policy {
-  using Guesses = nv::DraftedBy<ToldDrafter>;
+template <class Policy, class Drafter>
+struct DraftedPolicy : Policy {
+  using Guesses = nv::DraftedBy<Drafter>;
 };
 
 /// All rows of a policy of 8B's shape, or a smaller one's.
 template <class Policy, class ModelConfig>
 void measure(const char* format, const ModelConfig& model, const nv::EngineConfig& base,
              std::vector<Row>& rows) {
-  using Engine = nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, Told<Policy>>;
+  using Model = nv::Qwen3<nv::shapes::qwen3_any>;
+  using Engine = nv::Engine<Model, DraftedPolicy<Policy, ToldDrafter>>;
   const auto vocab = static_cast<int>(model.vocab_size);
   const auto add = [&](const char* drafts, int n, const Result& result) {
-    rows.push_back({format, drafts, n, ToldDrafter::length, ToldDrafter::rate, result});
+    rows.push_back({format, drafts, n, Told::length, Told::rate, result});
     std::printf(
         "%-5s %-9s %3d sequences, %d drafts, rate %.1f: %7.3f ms a step, %5.2f tokens a "
         "step, %8.0f tokens/s\n",
-        format, drafts, n, ToldDrafter::length, ToldDrafter::rate, result.step_ms,
-        result.tokens_per_step, result.tokens_per_second);
+        format, drafts, n, Told::length, Told::rate, result.step_ms, result.tokens_per_step,
+        result.tokens_per_second);
     std::fflush(stdout);
   };
   const auto engine_with = [&](int most, bool adaptive) {
@@ -123,17 +149,17 @@ void measure(const char* format, const ModelConfig& model, const nv::EngineConfi
   };
   {
     Engine engine = engine_with(0, false);
-    ToldDrafter::length = 0;
-    for (const int n : {1, 8, 64}) add("none", n, decode(engine, n, 512, 160, vocab));
+    Told::length = 0;
+    for (const int n : {1, 8, 64, 256}) add("none", n, decode(engine, n, 512, 400, vocab));
   }
   {
     Engine engine = engine_with(15, false);
     for (const int n : {1, 8, 64}) {
       for (const int length : {1, 3, 7, 15}) {
         if (n * (length + 1) > 256) continue;
-        ToldDrafter::length = length;
+        Told::length = length;
         for (const double rate : {1., .7}) {
-          ToldDrafter::rate = rate;
+          Told::rate = rate;
           add("fixed", n, decode(engine, n, 512, 160 * (length + 1) / 2, vocab));
         }
       }
@@ -141,12 +167,26 @@ void measure(const char* format, const ModelConfig& model, const nv::EngineConfi
   }
   {
     Engine engine = engine_with(7, true);
-    for (const int n : {1, 8, 64}) {
+    for (const int n : {1, 8, 64, 256}) {
       for (const double rate : {.7, 0.}) {
-        ToldDrafter::length = 7, ToldDrafter::rate = rate;
+        Told::length = 7, Told::rate = rate;
         decode(engine, n, 512, 400, vocab);  // what it costs is known after that
         add("adaptive", n, decode(engine, n, 512, 400, vocab));
       }
+    }
+  }
+  nv::EngineConfig config = base;
+  const auto head = std::filesystem::temp_directory_path() / "speculation_bench_head";
+  write_random_head(model, 32000, head);
+  config.extras.set(nv::SpeculativeConfig{
+      .method = "eagle3", .model = head, .num_speculative_tokens = 7, .adaptive = false});
+  nv::Engine<Model, DraftedPolicy<Policy, ToldHead>> engine(model, nv::RandomWeights{}, config);
+  std::filesystem::remove_all(head);
+  for (const int n : {1, 8, 64}) {
+    for (const int length : {1, 3, 5, 7}) {
+      if (n * (length + 1) > 256) continue;
+      Told::length = length, Told::rate = .7;
+      add("eagle3", n, decode(engine, n, 512, 160 * (length + 1) / 2, vocab));
     }
   }
 }
