@@ -53,7 +53,7 @@ expect() {
 mkdir "$pack/bin"
 expect 1 'there is no programs.txt' "$pack/run.sh"
 rmdir "$pack/bin"
-expect 0 '^11 programs in' "$pack/build.sh"
+expect 0 '^12 programs in' "$pack/build.sh"
 expect 0 '^2 passed, 0 failed, 1 skipped$' "$pack/run.sh"
 
 # One that does not compile, though it did before, and one that fails.

@@ -246,7 +246,7 @@ inline void EngineExchange::complete() {
     usage_.num_completion_tokens += choice.num_tokens;
   usage_.num_cached_tokens = update_.num_cached_tokens;
   try {
-    if (error_) throw *error_;
+    if (error_) throw ApiError(*error_);
     if (update_.has_failed) throw detail::failure(update_, rules_);
     body_ = writer_->whole(update_, usage_);
     pending_->set_outcome(std::string(writer_->finish_reason()));

@@ -62,7 +62,8 @@ struct OwnRankParts<Owner> {
 template <class Policy>
 requires requires { typename Policy::Guesses; }
 struct OwnRankParts<Policy> {
-  static_assert(sizeof(typename Policy::Guesses) > 0, "the policy's Guesses is only declared here");
+  static_assert(
+      requires { sizeof(typename Policy::Guesses); }, "the policy's Guesses is only declared here");
   using type = typename OwnRankParts<typename Policy::Guesses>::type;
 };
 
