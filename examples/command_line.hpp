@@ -22,6 +22,13 @@
 
 namespace nanovllm::examples {
 
+/// Whether CLI11 takes `text` for an octal number, as few people mean it.
+[[nodiscard]] inline bool is_octal(const std::string& text) {
+  const std::size_t first = text.find_first_not_of("+- ");
+  return first != std::string::npos && first + 1 < text.size() && text[first] == '0' &&
+         text[first + 1] >= '0' && text[first + 1] <= '9';
+}
+
 /// The number that CLI11 reads in `text`; nothing for another text, and beyond the range of T, where
 /// it would take the nearest number.
 template <class T>
@@ -32,7 +39,7 @@ template <class T>
     char* end = nullptr;
     value = static_cast<T>(std::strtod(text.c_str(), &end));
     if (text.empty() || end != text.c_str() + text.size() || !std::isfinite(value)) return {};
-  } else if (!CLI::detail::lexical_cast(text, value)) {
+  } else if (is_octal(text) || !CLI::detail::lexical_cast(text, value)) {
     return {};
   }
   return errno == ERANGE ? std::nullopt : std::optional(value);
@@ -57,7 +64,9 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, Value& value,
     const std::optional<T> found = number_of<T>(text);
     if (found && *found >= low && *found <= high) return std::string();
     if (std::is_integral_v<T>)
-      return concat("expected an integer from ", low, " to ", high, ", got '", text, "'");
+      return concat("expected an integer from ", low, " to ", high,
+                    is_octal(text) ? ", without a 0 ahead of its digits" : "", ", got '", text,
+                    "'");
     return concat("expected a number from ", CLI::detail::to_string(low), " on, got '", text, "'");
   };
   CLI::Option* const option = app.add_option(name, value, meaning)->check(check, "");

@@ -46,9 +46,9 @@ inline void add_speculation_options(CLI::App& app, SpeculationOptions& options) 
       ->excludes(config);
   app.add_option("--speculative-model", options.model, "the same model: a directory or GGUF file")
       ->excludes(config);
-  app.add_option("--speculative-tokens", options.num_tokens,
-                 "the same num_speculative_tokens: tokens drafted for a sequence at the most")
-      ->check(CLI::Range(0, SpeculativeConfig::kMaxTokens))
+  add_number(app, "--speculative-tokens", options.num_tokens,
+             "the same num_speculative_tokens: tokens drafted for a sequence at the most", 0,
+             SpeculativeConfig::kMaxTokens)
       ->excludes(config);
 }
 
@@ -165,7 +165,7 @@ inline void read_speculative_member(const std::string& key, const Json& value,
   if (config.num_speculative_tokens == 0) return "none, as num_speculative_tokens is 0";
   std::string out =
       concat(config.method, ", up to ", config.num_speculative_tokens, " tokens at a time");
-  if (config.method == "draft_model") return concat(out, ", model '", config.model.string(), "'");
+  if (!config.model.empty()) return concat(out, ", model '", config.model.string(), "'");
   out += concat(", after ", config.lookup_min());
   if (config.lookup_min() != config.lookup_max()) out += concat(" to ", config.lookup_max());
   return out + " that came before";

@@ -136,6 +136,8 @@ TEST_CASE("what drafts is said in a line", "[examples]") {
         "ngram, up to 5 tokens at a time, after 4 that came before");
   CHECK(describe(*config_of(R"({"model": "small", "num_speculative_tokens": 3})")) ==
         "draft_model, up to 3 tokens at a time, model 'small'");
+  CHECK(describe(*config_of(R"({"method": "eagle3", "model": "head"})")) ==
+        "eagle3, up to 5 tokens at a time, model 'head'");
   CHECK(describe(*config_of(R"({"num_speculative_tokens": 0})")) ==
         "none, as num_speculative_tokens is 0");
 }
