@@ -1,11 +1,13 @@
 #include "nanovllm/api/serve/engine_exchange.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "api/serve/replies.hpp"
 #include "catch.hpp"
@@ -120,6 +122,8 @@ TEST_CASE("a reply that is to fail ends with the error", "[serve]") {
       CHECK(is_woken);
       REQUIRE(exchange->head() != nullptr);
       CHECK(exchange->head()->status == (is_stream ? 200 : 503));
+      const std::pair<std::string, std::string> retry{"Retry-After", "1"};
+      CHECK(std::ranges::count(exchange->head()->headers, retry) == (is_stream ? 0 : 1));
       body.clear();
       CHECK_FALSE(exchange->take(body));
       CHECK_THAT(body, Catch::Contains("the server ends"));

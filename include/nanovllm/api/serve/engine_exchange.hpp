@@ -252,6 +252,7 @@ inline void EngineExchange::complete() {
     pending_->set_outcome(std::string(writer_->finish_reason()));
   } catch (const ApiError& error) {
     head_.status = error.status;
+    if (error.status == 503) head_.headers.emplace_back("Retry-After", "1");
     body_ = writer_->error_body(error);
   } catch (const std::exception& error) {
     head_.status = 500;
