@@ -120,10 +120,10 @@ typedef struct nvllm_engine_config {
   nvllm_warning_callback on_warning;  ///< NULL: warnings are dropped
   void* warning_user;                 ///< passed to on_warning
   int64_t session_blocks;  ///< most blocks of the KV cache that sessions hold; 0: half of them
-  /// Speculative decoding, docs/speculation.md: on if a field of it is set. "ngram" or
-  /// "draft_model"; NULL: the latter with a speculative_model, else the former.
+  /// Speculative decoding, docs/speculation.md: on if a field of it is set. "ngram", "draft_model"
+  /// or "eagle3"; NULL: "draft_model" with a speculative_model, else "ngram".
   const char* speculative_method;
-  const char* speculative_model;        ///< of draft_model: a checkpoint, as `model`
+  const char* speculative_model;        ///< a checkpoint, as `model`, or a head
   int64_t speculative_model_kv_blocks;  ///< of its KV cache; 0: as many as can be useful
   int32_t num_speculative_tokens;       ///< most tokens drafted for a sequence, at most 63; 0: 5
   int32_t prompt_lookup_max;  ///< of ngram: tokens of the longest suffix looked up, at most 256
