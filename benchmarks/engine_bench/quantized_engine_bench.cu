@@ -7,8 +7,6 @@
 #include "nanovllm/with/eight_bits/cuda/int4_ops.cuh"
 #include "program.hpp"
 
-namespace {
-
 /// An element takes its bits and its part of the scales.
 template <bool kIsInt4, bool kHasHead>
 struct QuantizedPolicy : engine_bench::OverPeers<nanovllm::CudaPolicy> {
@@ -25,8 +23,6 @@ struct Policies {
   using Quantized = QuantizedPolicy<kIsInt4, kHasHead>;
   static constexpr bool kHasPeers = engine_bench::kHasNccl;
 };
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return engine_bench::run_main<Policies, engine_bench::CudaProber>(argc, argv);
