@@ -38,7 +38,7 @@ template <class T>
   if constexpr (std::is_floating_point_v<T>) {
     char* end = nullptr;
     value = static_cast<T>(std::strtod(text.c_str(), &end));
-    if (text.empty() || end != text.c_str() + text.size() || !std::isfinite(value)) return {};
+    if (text.empty() || end != text.c_str() + text.size() || std::isnan(value)) return {};
   } else if (is_octal(text) || !CLI::detail::lexical_cast(text, value)) {
     return {};
   }

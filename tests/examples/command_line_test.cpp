@@ -96,6 +96,7 @@ TEST_CASE("a number says what was expected and what came") {
   CHECK(said_of({"--model", "m", "--step-timeout", "-1"}) ==
         "--step-timeout: expected a number from 0 on, got '-1'");
   CHECK(said_of({"--model", "m", "--drain-timeout", "1e18", "--step-timeout", "0.5"}).empty());
+  CHECK(said_of({"--model", "m", "--drain-timeout", "inf"}).empty());
   CHECK(said_of({"--model", "m", "--port", "0", "--max-model-len", "9223372036854775807"}).empty());
 
   ServeOptions options;

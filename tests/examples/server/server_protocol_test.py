@@ -1064,7 +1064,7 @@ class SettingsTest(unittest.TestCase):
     def test_speculation_that_cannot_be_is_refused(self):
         for arguments, said in (
                 (["--speculative-config", "[]"], "expected a JSON object, got array"),
-                (["--speculative-config", '{"method": "eagle"}'], "expected ngram or draft_model, got 'eagle'"),
+                (["--speculative-config", '{"method": "eagle"}'], "expected ngram, draft_model or eagle3, got 'eagle'"),
                 (["--speculative-config", '{"num_speculative_tokens": -2}'], "must be an integer in [0, 63], got -2"),
                 (["--speculative-config", '{"tokens": 2}'], "got 'tokens'"),
                 (["--speculative-config", '{"method": "ngram", "method": "ngram"}'], "method: expected at most once"),
