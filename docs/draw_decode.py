@@ -32,11 +32,13 @@ def steps(name):
 
 
 class Chart:
-    """A plot with a logarithmic batch axis, and a vertical one that is linear or logarithmic."""
+    """A plot with a logarithmic axis of `batches`, and a vertical one that is linear or
+    logarithmic."""
 
     LEFT, RIGHT, TOP, BOTTOM = 64, 150, 58, 46
 
-    def __init__(self, title, y_label, y_ticks, logarithmic, batches, width=720, height=360):
+    def __init__(self, title, y_label, y_ticks, logarithmic, batches, width=720, height=360,
+                 x_label="sequences in the batch"):
         self.title, self.size = title, (width, height)
         self.scale = math.log if logarithmic else float
         self.low, self.high = self.scale(y_ticks[0]), self.scale(y_ticks[-1])
@@ -51,7 +53,7 @@ class Chart:
             self.text(self.LEFT - 8, y + 4, f"{tick:g}", anchor="end")
         for batch in batches:
             self.text(self.x(batch), height - self.BOTTOM + 20, str(batch), anchor="middle")
-        self.text((self.LEFT + right) / 2, height - 8, "sequences in the batch", anchor="middle")
+        self.text((self.LEFT + right) / 2, height - 8, x_label, anchor="middle")
         self.text(12, 22, title, size=15)
         self.text(12, 38, y_label, size=11)
 
