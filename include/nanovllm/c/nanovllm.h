@@ -426,7 +426,7 @@ typedef struct nvllm_stats {
   int64_t num_steps;
   int64_t num_preemptions;
   int64_t num_prefill_tokens;  ///< computed in prompt chunks
-  int64_t num_decode_tokens;   ///< computed one at a time
+  int64_t num_decode_tokens;   ///< computed one at a time, and drafts after them
   int64_t num_sampled_tokens;  ///< generated
   int64_t num_queried_tokens;  ///< looked up in the prefix cache
   int64_t num_hit_tokens;      ///< of them, found

@@ -81,11 +81,12 @@ struct EngineStats {
   std::int64_t num_running = 0;
   std::int64_t num_finished = 0;
   std::int64_t num_preemptions = 0;
-  std::int64_t num_prefill_tokens = 0;  ///< computed in prompt chunks
-  std::int64_t num_decode_tokens = 0;   ///< computed one at a time, and guesses after them
-  std::int64_t num_sampled_tokens = 0;  ///< generated
-  std::int64_t num_queried_tokens = 0;  ///< looked up in the prefix cache
-  std::int64_t num_hit_tokens = 0;      ///< of them, found
+  std::int64_t num_prefill_tokens = 0;      ///< computed in prompt chunks
+  std::int64_t num_decode_tokens = 0;       ///< computed one at a time, and guesses after them
+  std::int64_t num_sampled_tokens = 0;      ///< generated
+  std::int64_t num_sampled_by_decodes = 0;  ///< of them, not drawn at the end of a prompt
+  std::int64_t num_queried_tokens = 0;      ///< looked up in the prefix cache
+  std::int64_t num_hit_tokens = 0;          ///< of them, found
   std::int64_t num_kv_blocks = 0;
   std::int64_t num_free_kv_blocks = 0;
   double prefill_seconds = 0;  ///< waiting for the results of steps, the prompt chunks' share
