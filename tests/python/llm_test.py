@@ -416,7 +416,10 @@ class SpeculationTest(FairytaleTest):
                 ({"prompt_lookup_max": 2, "prompt_lookup_min": 3}, nanovllm.ConfigError,
                  "prompt_lookup_min.*got 3"),
                 ({"method": "medusa", "model": "a"}, nanovllm.ConfigError, "medusa"),
+                ({"method": "medusa"}, nanovllm.ConfigError, "ngram, draft_model, eagle3.*medusa"),
                 ({"method": "draft_model"}, nanovllm.InvalidError, "speculative_model"),
+                ({"method": "eagle3", "model": "a", "model_kv_blocks": 9}, nanovllm.InvalidError,
+                 "kv_blocks is for .*draft_model.*, got .*eagle3"),
                 ({"method": "ngram", "model": "a"}, nanovllm.InvalidError, "ngram"),
                 ({"model": "/nowhere"}, nanovllm.LoadError, "draft model.*/nowhere")):
             with self.assertRaisesRegex(kind, words, msg=str(config)):

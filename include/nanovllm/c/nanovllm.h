@@ -124,7 +124,7 @@ typedef struct nvllm_engine_config {
   /// or "eagle3"; NULL: "draft_model" with a speculative_model, else "ngram".
   const char* speculative_method;
   const char* speculative_model;        ///< a checkpoint, as `model`, or a head
-  int64_t speculative_model_kv_blocks;  ///< of its KV cache; 0: as many as can be useful
+  int64_t speculative_model_kv_blocks;  ///< of a draft model; 0: as many as can be useful
   int32_t num_speculative_tokens;       ///< most tokens drafted for a sequence, at most 63; 0: 5
   int32_t prompt_lookup_max;  ///< of ngram: tokens of the longest suffix looked up, at most 256
   int32_t prompt_lookup_min;  ///< and of the shortest; 0 for one: as the other, for both: 5 and 3

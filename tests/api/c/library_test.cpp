@@ -322,11 +322,30 @@ TEST_CASE("speculative decoding of C") {
     c.speculative_method = "ngram";
     c.speculative_model = "small";
   });
-  fails("got \"ngram\"", [](auto& c) { c.speculative_model_kv_blocks = 3; });
+  fails("speculative_model_kv_blocks is for the speculative_method \"draft_model\", got \"ngram\"",
+        [](auto& c) { c.speculative_model_kv_blocks = 3; });
   fails("got \"draft_model\"", [](auto& c) {
     c.speculative_model = "small";
     c.prompt_lookup_max = 3;
   });
+  // A head has the blocks of the target's cache.
+  fails("speculative_model_kv_blocks is for the speculative_method \"draft_model\", got \"eagle3\"",
+        [](auto& c) {
+          c.speculative_method = "eagle3";
+          c.speculative_model = "head";
+          c.speculative_model_kv_blocks = 3;
+        });
+  fails("must be a directory for the speculative_method \"eagle3\", got NULL",
+        [](auto& c) { c.speculative_method = "eagle3"; });
+  fails("prompt_lookup_min is for the speculative_method \"ngram\", got \"eagle3\"", [](auto& c) {
+    c.speculative_method = "eagle3";
+    c.speculative_model = "head";
+    c.prompt_lookup_min = 3;
+  });
+  fails("speculative_method must be NULL or a name, got \"\"",
+        [](auto& c) { c.speculative_method = ""; });
+  // The engine says of an unknown method which it has, with a model and without.
+  CHECK(read([](auto& c) { c.speculative_method = "medusa"; }).method == "medusa");
 
   EngineStats stats;
   CHECK(c_api::to_c(stats).num_draft_positions == 0);
