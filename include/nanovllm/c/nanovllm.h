@@ -175,7 +175,7 @@ typedef struct nvllm_sampling_params {
   int32_t min_tokens;                  ///< no end before this many
   int32_t ignore_eos;                  ///< 0 or 1: the model's end tokens do not end the text
   int32_t keep_special_tokens;         ///< 0 or 1: special tokens are part of the text
-  int32_t include_stop_str_in_output;  ///< 0 or 1
+  int32_t include_stop_str_in_output;  ///< 0 or 1: what ended the text stays, be it a token
   int32_t has_logprobs;                ///< 0 or 1: events have log-probabilities
   int32_t logprobs;  ///< with has_logprobs: the number of likeliest tokens, 0 to 20
   int32_t priority;  ///< lower is served earlier, if the scheduling uses it
