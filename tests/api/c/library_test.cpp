@@ -150,6 +150,8 @@ TEST_CASE("every exception becomes a status and a message") {
   CHECK(last_error() == "other");
   CHECK(status_of(engine, 5) == NVLLM_ERROR_INTERNAL);
   CHECK(last_error() == "unknown");
+  CHECK(status_of(engine, LoadError(std::string("a\0b", 3))) == NVLLM_ERROR_LOAD);
+  CHECK(last_error() == "a\\x00b");
   // What is too long is cut, between two characters.
   std::string text(2046, 'x');
   CHECK(status_of(engine, Error(text + "\xC3\xA9")) == NVLLM_ERROR_INTERNAL);
