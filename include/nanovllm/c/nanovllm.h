@@ -111,8 +111,10 @@ typedef struct nvllm_engine_config {
   int32_t max_num_seqs;      ///< most sequences in a step; 0: 256
   int32_t max_num_batched_tokens;  ///< most tokens in a step; 0: the backend's default
   int32_t disable_prefix_caching;  ///< 0 or 1
-  uint64_t seed;                   ///< of requests without their own, with has_seed; else random
-  int32_t has_seed;                ///< 0 or 1
+  /// With has_seed: of requests without their own, which draw by it and by the order in which they
+  /// are submitted. Else it is random.
+  uint64_t seed;
+  int32_t has_seed;  ///< 0 or 1
   int32_t reserved;
   double step_timeout_seconds;        ///< a longer step fails; 0: none, unless a GPU waits 60 s
   int32_t expert_parallel;            ///< 0 or 1: ranks have whole experts, and not a part of each

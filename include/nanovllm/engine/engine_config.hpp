@@ -55,7 +55,9 @@ struct EngineConfig {
   /// no limit but the Communicator's, if it has one. Setting it costs a thread, and a hand-over
   /// between threads in every step. Needs `Ranks = ThreadRanks` in the policy.
   std::optional<std::chrono::duration<double>> step_timeout{};
-  std::optional<std::uint64_t> seed{};  ///< of requests without their own; unset: a random one
+  /// Of requests without their own, which draw by it and by the order in which they are submitted.
+  /// Unset: a random one.
+  std::optional<std::uint64_t> seed{};
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's
   LoadCallback on_load{};                       ///< e.g. load_progress_line()
   /// Called when all is loaded, by the thread that makes the engine, for each thing that was found
