@@ -168,8 +168,8 @@ def _set_speculation(config: EngineConfig, settings: Any) -> None:
     _set_numbers(config, given, _SPECULATIVE_NUMBERS)
     if "model" in given:
         config.speculative_model = os.fsencode(os.path.expanduser(given["model"]))
-    method = given.get("method", "draft_model" if "model" in given else "ngram")
-    config.speculative_method = str(method).encode()
+    if "method" in given or "model" not in given:  # else the library looks what the model is
+        config.speculative_method = str(given.get("method", "ngram")).encode()
     config.disable_adaptive_drafts = 1 - _flag("adaptive", given.get("adaptive", True))
 
 

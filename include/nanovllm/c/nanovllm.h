@@ -123,7 +123,8 @@ typedef struct nvllm_engine_config {
   void* warning_user;                 ///< passed to on_warning
   int64_t session_blocks;  ///< most blocks of the KV cache that sessions hold; 0: half of them
   /// Speculative decoding, docs/speculation.md: on if a field of it is set. "ngram", "draft_model"
-  /// or "eagle3"; NULL: "draft_model" with a speculative_model, else "ngram".
+  /// or "eagle3"; NULL: with a speculative_model "eagle3" if it is such a head, else "draft_model";
+  /// without one "ngram".
   const char* speculative_method;
   const char* speculative_model;        ///< a checkpoint, as `model`, or a head
   int64_t speculative_model_kv_blocks;  ///< of a draft model; 0: as many as can be useful

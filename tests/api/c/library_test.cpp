@@ -293,6 +293,8 @@ TEST_CASE("speculative decoding of C") {
   CHECK(read([](auto& c) { c.prompt_lookup_min = 2; }).method == "ngram");
   CHECK(read([](auto& c) { c.disable_adaptive_drafts = 1; }).method == "ngram");
   CHECK(read([](auto& c) { c.speculative_model = "small"; }).method == "draft_model");
+  CHECK(read([](auto& c) { c.speculative_model = "examples/models/fairytale_eagle3"; }).method ==
+        "eagle3");
   const SpeculativeConfig unset = read([](auto& c) { c.speculative_method = "ngram"; });
   const SpeculativeConfig defaults;
   CHECK(unset.num_speculative_tokens == defaults.num_speculative_tokens);

@@ -21,6 +21,7 @@
 #include "nanovllm/with/peers/options.hpp"
 #include "nanovllm/with/sessions/options.hpp"
 #include "nanovllm/with/speculation/config.hpp"
+#include "nanovllm/with/speculation/eagle3/config.hpp"
 #include "nanovllm/with/tiers/options.hpp"
 
 namespace nanovllm::c_api {
@@ -67,10 +68,12 @@ inline void check_speculation(const nvllm_engine_config& c, std::string_view met
       c.num_speculative_tokens == 0)
     return {};
   SpeculativeConfig out;
-  out.method = has_model ? "draft_model" : "ngram";
-  if (c.speculative_method != nullptr) out.method = c.speculative_method;
-  check_speculation(c, out.method);
   if (has_model) out.model = c.speculative_model;
+  out.method = c.speculative_method != nullptr ? c.speculative_method
+               : !has_model                    ? "ngram"
+               : is_eagle3_head(out.model)     ? "eagle3"
+                                               : "draft_model";
+  check_speculation(c, out.method);
   if (c.speculative_model_kv_blocks != 0)
     out.model_kv_size = KvSize::blocks(c.speculative_model_kv_blocks);
   if (c.num_speculative_tokens != 0) out.num_speculative_tokens = c.num_speculative_tokens;
