@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -23,6 +24,7 @@
 
 #include "jsonl.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/philox.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/with/sessions.hpp"
 
@@ -205,6 +207,15 @@ class BatchSessions {
   std::map<std::string, Entry> entries_;
 };
 
+/// The seed of the request of line `number`, from 0, in a run with `seed`. It depends on nothing
+/// else: not on the lines before it, nor on when the turns of a session end.
+[[nodiscard]] inline std::uint64_t seed_of(std::uint64_t seed, std::size_t number) {
+  const std::uint64_t place = number + 1;
+  const auto words = philox4x32(
+      seed, {static_cast<std::uint32_t>(place), static_cast<std::uint32_t>(place >> 32), 0, 1});
+  return std::uint64_t{words[0]} << 32 | words[1];
+}
+
 struct BatchCounts {
   std::size_t lines = 0;   ///< that are not blank
   std::size_t errors = 0;  ///< of them
@@ -216,11 +227,12 @@ struct BatchCounts {
 ///
 /// A bad line costs that line alone; if it has no usable id, its error begins with its number. A
 /// turn of a session that fails leaves the conversation as it was for the next.
+/// @param seed     of requests without their own, see `seed_of`; unset: as the engine gives them.
 /// @param on_step  is called after every step with the requests that are done and those under way.
 /// @tparam Session  of the engine.
 template <class Session = nanovllm::Session, class Engine>
 BatchCounts serve_batch(Engine& engine, LineReader& input, std::ostream& output, bool in_order,
-                        std::size_t window,
+                        std::size_t window, std::optional<std::uint64_t> seed = {},
                         const std::function<void(std::size_t, std::size_t)>& on_step = {}) {
   struct State {
     ResultQueue results;
@@ -248,6 +260,8 @@ BatchCounts serve_batch(Engine& engine, LineReader& input, std::ostream& output,
       if (line->id.is_null()) line->error = concat("line ", read.number, ": ", line->error);
       return state->fail(number, line->id, line->error);
     }
+    if (seed && !line->request->sampling.seed)
+      line->request->sampling.seed = seed_of(*seed, number);
     // Submits to an engine or a session; `done` is called at the end, whatever it is.
     const auto serve = [state, number, id = line->id, request = *line->request](
                            auto& server, const std::function<void()>& done) {

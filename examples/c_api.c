@@ -60,8 +60,9 @@ int main(int argc, char** argv) {
   nvllm_stats stats;
   nvllm_stats_init(&stats);
   if (status == 0 && nvllm_get_stats(engine, &stats) == NVLLM_OK)
-    printf("\n\n%lld tokens, %.0f tokens per second\n", (long long)stats.num_decode_tokens,
-           (double)stats.num_decode_tokens / (stats.decode_seconds + stats.host_seconds));
+    printf("\n\n%lld tokens, %.0f tokens per second\n", (long long)stats.num_sampled_tokens,
+           (double)stats.num_sampled_tokens /
+               (stats.prefill_seconds + stats.decode_seconds + stats.host_seconds));
   nvllm_engine_destroy(engine);
   return status < 0;
 }

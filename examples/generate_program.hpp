@@ -57,7 +57,7 @@ inline void run(nvllm::AnyEngine& engine, const GenerateOptions& options, bool f
   BatchProgress progress(options.input, is_between ? nullptr : stderr);
   const BatchCounts counts =
       serve_batch(engine, input, output, !options.as_finished, static_cast<std::size_t>(window),
-                  [&](std::size_t num_done, std::size_t num_alive) {
+                  options.seed, [&](std::size_t num_done, std::size_t num_alive) {
                     progress.show(num_done, num_alive, engine);
                   });
   const nvllm::EngineStats stats = engine.stats();
@@ -105,7 +105,8 @@ inline void add_options(CLI::App& app, GenerateOptions& options) {
   app.add_flag("--as-finished", options.as_finished,
                "write results as they finish, not in the order of the input");
   add_number(app, "--seed", options.seed,
-             "seed of requests without their own; a random one if not given");
+             "requests without a seed of their own draw by this one and their line's place in the "
+             "input, whatever the other lines are; a random one if not given");
   app.add_flag("--no-prefix-cache", options.no_prefix_cache,
                "compute every prompt from its first token");
 }

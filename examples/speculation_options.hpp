@@ -9,6 +9,7 @@
 #include <nanovllm/io/json_values.hpp>
 #include <nanovllm/kv/kv_config.hpp>
 #include <nanovllm/with/speculation/config.hpp>
+#include <nanovllm/with/speculation/eagle3/config.hpp>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -142,7 +143,8 @@ inline void read_speculative_member(const std::string& key, const Json& value,
     read_json(*text, members);
     for (const auto& [key, value] : json.items()) detail::read_speculative_member(key, value, out);
   }
-  if (out.method.empty()) out.method = out.model.empty() ? "ngram" : "draft_model";
+  if (out.method.empty())
+    out.method = out.model.empty() ? "ngram" : is_eagle3_head(out.model) ? "eagle3" : "draft_model";
   const bool has_engine = out.method == "draft_model", has_model = out.method != "ngram";
   check<ConfigError>(!has_model || !out.model.empty(), "speculative method ", out.method,
                      ": expected a model, a directory", has_engine ? " or GGUF file" : " of a head",

@@ -105,9 +105,10 @@ class TaleWriter {
 /// The lines after a tale: its speed, and how it was drawn.
 inline void print_summary(const EngineStats& stats, const SamplingParams& params,
                           const GenerationConfig& defaults) {
-  std::printf(
-      "\n\n%lld tokens, %.0f tokens per second\n", static_cast<long long>(stats.num_decode_tokens),
-      static_cast<double>(stats.num_decode_tokens) / (stats.decode_seconds + stats.host_seconds));
+  std::printf("\n\n%lld tokens, %.0f tokens per second\n",
+              static_cast<long long>(stats.num_sampled_tokens),
+              static_cast<double>(stats.num_sampled_by_decodes) /
+                  (stats.decode_seconds + stats.host_seconds));
   std::printf("%s; --seed N, --temperature X and others change this\n",
               describe_draws(with_defaults(params, defaults, 0, true)).c_str());
 }

@@ -16,11 +16,23 @@ FINISH_ERROR = 4
 FINISH_REASONS: dict[int, Optional[str]] = {0: None, 1: "stop", 2: "length", 3: "abort", 4: "error"}
 
 
+def without_zeros(name: str, text: bytes) -> bytes:
+    """The text, which C reads up to its first zero byte. Raises ValueError if it has one."""
+    if b"\0" in text:
+        raise ValueError(f"{name} must not have zero bytes, got {text!r}")
+    return text
+
+
 class Sized(Structure):
     """A struct of the header. All bytes but its size are zero unless a field is given."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=sizeof(type(self)), **fields)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, bytes) and name != "text":  # which has a size
+            without_zeros(name, value)
+        super().__setattr__(name, value)
 
 
 WarningCallback = CFUNCTYPE(None, c_void_p, c_char_p)
@@ -194,6 +206,9 @@ class Library:
 
     def call(self, name: str, *arguments: Any) -> int:
         """Calls `nvllm_<name>`. Returns its status; a negative one is raised."""
+        for argument in arguments:
+            if isinstance(argument, bytes):
+                without_zeros(f"an argument of {name}", argument)
         status = self._functions[name](*arguments)
         if status < 0:
             message: bytes = self._library.nvllm_last_error()

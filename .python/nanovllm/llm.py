@@ -19,7 +19,7 @@ from ._library import (COUNTERS, DRAFT_COUNTERS, PERCENTILES, SECONDS, CRequest,
                        EmbedOptions, EngineConfig, ScoreOptions, WarningCallback)
 from .errors import BusyError
 from .outputs import Health, Logprob, Percentiles, RequestOutput, Stats, StreamPiece
-from .sampling_params import SamplingParams, tokens_of
+from .sampling_params import SamplingParams, texts_of, tokens_of
 
 if TYPE_CHECKING:
     import numpy
@@ -168,8 +168,8 @@ def _set_speculation(config: EngineConfig, settings: Any) -> None:
     _set_numbers(config, given, _SPECULATIVE_NUMBERS)
     if "model" in given:
         config.speculative_model = os.fsencode(os.path.expanduser(given["model"]))
-    method = given.get("method", "draft_model" if "model" in given else "ngram")
-    config.speculative_method = str(method).encode()
+    if "method" in given or "model" not in given:  # else the library looks what the model is
+        config.speculative_method = str(given.get("method", "ngram")).encode()
     config.disable_adaptive_drafts = 1 - _flag("adaptive", given.get("adaptive", True))
 
 
@@ -453,7 +453,7 @@ class LLM:
             options.has_answers = 1
             options.yes, options.no = (_number("answers", answer, 0) for answer in answers)
         scores = numpy.zeros(len(texts), dtype=numpy.float32)
-        encoded = (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
+        encoded = texts_of("documents", texts)
         self._engine.call_aside("score", query.encode(), encoded, len(texts), byref(options),
                                 scores.ctypes.data_as(ctypes.c_void_p))
         return scores

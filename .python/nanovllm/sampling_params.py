@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
-from ._library import CSamplingParams, TokenBias
+from ._library import CSamplingParams, TokenBias, without_zeros
 
 __all__ = ["SamplingParams", "StructuredOutputsParams"]
 
@@ -37,20 +37,15 @@ def tokens_of(name: str, ids: Iterable[int]) -> "array[int]":
         raise type(error)(f"{name} must be integers of 32 bits: {error}") from None
 
 
-def _texts(name: str, texts: Sequence[str]) -> "ctypes.Array[ctypes.c_char_p]":
-    encoded = [text.encode() for text in texts]
-    if any(b"\0" in text for text in encoded):
-        raise ValueError(f"{name} must not have zero bytes")
+def texts_of(name: str, texts: Sequence[str]) -> "ctypes.Array[ctypes.c_char_p]":
+    encoded = [without_zeros(name, text.encode()) for text in texts]
     return (ctypes.c_char_p * len(encoded))(*encoded)
 
 
 def _form(name: str, text: str) -> bytes:
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str, got {text!r}")
-    encoded = text.encode()
-    if b"\0" in encoded:
-        raise ValueError(f"{name} must not have zero bytes")
-    return encoded
+    return without_zeros(name, text.encode())
 
 
 @dataclass
@@ -95,7 +90,7 @@ class StructuredOutputsParams:
         elif self.choice is not None:
             if isinstance(self.choice, str) or not self.choice:
                 raise ValueError(f"choice must be a list of texts, got {self.choice!r}")
-            kept = _texts("choice", self.choice)
+            kept = texts_of("choice", self.choice)
             c.choice, c.num_choice = kept, len(kept)
         else:
             c.json_object = 1
@@ -197,7 +192,7 @@ class SamplingParams:
         kept: list[Any] = []
         for name, texts in (("stop", self.stops()), ("bad_words", list(self.bad_words or ()))):
             if texts:
-                kept.append(_texts(name, texts))
+                kept.append(texts_of(name, texts))
                 setattr(c, name, kept[-1])
                 setattr(c, "num_" + name, len(texts))
         for name, ids in (("stop_token_ids", self.stop_token_ids),

@@ -284,6 +284,7 @@ class Bench {
     now.num_prefill_tokens -= before.num_prefill_tokens;
     now.num_decode_tokens -= before.num_decode_tokens;
     now.num_sampled_tokens -= before.num_sampled_tokens;
+    now.num_sampled_by_decodes -= before.num_sampled_by_decodes;
     now.num_queried_tokens -= before.num_queried_tokens;
     now.num_hit_tokens -= before.num_hit_tokens;
     now.prefill_seconds -= before.prefill_seconds;
@@ -322,8 +323,8 @@ class Bench {
             .num_requests = num_requests,
             .prefill_tokens_per_second =
                 static_cast<double>(all.num_prefill_tokens) / std::max(1e-9, all.prefill_seconds),
-            .decode_tokens_per_second =
-                static_cast<double>(all.num_decode_tokens) / std::max(1e-9, all.decode_seconds)});
+            .decode_tokens_per_second = static_cast<double>(all.num_sampled_by_decodes) /
+                                        std::max(1e-9, all.decode_seconds)});
     }
   }
 

@@ -158,7 +158,7 @@ inline void print(const WorkloadResult& r) {
   std::printf("  in prefill           %12.1f a second\n",
               rate(r.stats.num_prefill_tokens, r.stats.prefill_seconds));
   std::printf("  in decode            %12.1f a second\n",
-              rate(r.stats.num_decode_tokens, r.stats.decode_seconds));
+              rate(r.stats.num_sampled_by_decodes, r.stats.decode_seconds));
   std::printf("  host                 %12.2f s\n", r.stats.host_seconds);
   std::printf("  steps                %12lld, %lld preemptions\n", count(r.stats.num_steps),
               count(r.stats.num_preemptions));

@@ -177,6 +177,45 @@ TEST_CASE("generation ends at stop strings, stop tokens and end tokens", "[engin
   CHECK(late_string.text == whole.text);
 }
 
+TEST_CASE("what ended a text is part of it if that is asked for, be it a token", "[engine]") {
+  TestEngine engine(small_config(GENERATE(false, true)));
+  const std::string prompt = "Once upon a time";
+  const auto& tokenizer = engine.tokenizer();
+  SamplingParams params{.temperature = 0.f, .max_tokens = 24, .ignore_eos = true};
+  const std::vector<TokenId> whole = engine.generate(prompt, params).token_ids;
+  const auto end = std::find(whole.begin(), whole.end(), whole[5]);
+  params.stop_token_ids = {*end};
+  const std::string without = engine.generate(prompt, params).text;
+  params.include_stop_str_in_output = true;
+
+  const Output with = engine.generate(prompt, params);
+  CHECK(with.finish_reason == FinishReason::stop);
+  CHECK(with.token_ids == std::vector<TokenId>(whole.begin(), end + 1));
+  CHECK(with.text == tokenizer.decode(with.token_ids));
+  CHECK(with.text.size() > without.size());
+  std::string heard;
+  engine.submit(prompt, params, [&](const TokenEvent& event) { heard += event.text; });
+  run_until_idle(engine);
+  CHECK(heard == with.text);
+
+  // A stop string that ends in that token is what stopped it.
+  params.stop = {with.text.substr(without.size())};
+  const Output by_string = engine.generate(prompt, params);
+  CHECK(by_string.stop_string == params.stop[0]);
+  CHECK(by_string.text == with.text);
+  params.stop.clear();
+
+  // The model's own end tokens are special: they have a text where special tokens have.
+  params.ignore_eos = false;
+  params.stop_token_ids.clear();
+  params.allowed_token_ids = {engine.eos_token_ids().front()};
+  CHECK(engine.generate(prompt, params).text == "");
+  params.skip_special_tokens = false;
+  CHECK(engine.generate(prompt, params).text == tokenizer.decode(params.allowed_token_ids, false));
+  params.include_stop_str_in_output = false;
+  CHECK(engine.generate(prompt, params).text == "");
+}
+
 TEST_CASE("log-probabilities are normalised, ordered and include the sampled token's", "[engine]") {
   TestEngine engine(small_config(GENERATE(false, true)));
   const Output output =

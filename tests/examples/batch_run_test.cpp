@@ -6,10 +6,13 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -60,11 +63,13 @@ struct EchoEngine {
   bool last_first = false;
   std::function<void()> on_step{};
   std::size_t most_alive = 0, num_steps = 0;
+  std::map<std::string, std::optional<std::uint64_t>> seeds{};  // of each prompt
   std::deque<std::pair<std::string, nv::TokenCallback>> alive{};
 
-  nv::RequestId submit(const nv::Prompt& prompt, const nv::SamplingParams&,
+  nv::RequestId submit(const nv::Prompt& prompt, const nv::SamplingParams& params,
                        nv::TokenCallback callback) {
     const std::string text = std::get<std::string>(prompt);
+    seeds[text] = params.seed;
     nv::check<nv::RequestError>(text != "refuse", "refused");
     alive.emplace_back(text, std::move(callback));
     most_alive = std::max(most_alive, alive.size());
@@ -127,7 +132,8 @@ std::vector<std::string> ids(const std::string& text) {
 }
 
 std::string run(EchoEngine& engine, const std::string& input, bool in_order = true,
-                std::size_t window = 4, BatchCounts* counts = nullptr) {
+                std::size_t window = 4, BatchCounts* counts = nullptr,
+                std::optional<std::uint64_t> seed = {}) {
   Pipe pipe;
   std::thread writer([&] {
     pipe.write(input);
@@ -136,7 +142,7 @@ std::string run(EchoEngine& engine, const std::string& input, bool in_order = tr
   LineReader reader(pipe.reading());
   std::ostringstream output;
   const BatchCounts got =
-      serve_batch<EchoEngine::Session>(engine, reader, output, in_order, window);
+      serve_batch<EchoEngine::Session>(engine, reader, output, in_order, window, seed);
   writer.join();
   if (counts) *counts = got;
   return output.str();
@@ -217,6 +223,27 @@ TEST_CASE("turns of a session follow each other, whatever becomes of them") {
     for (int i = 0; i < 60; ++i) num_errors += i % 7 == 3 || i % 5 == 2 ? 1 : 0;
     CHECK(counts.errors == num_errors);
   }
+}
+
+TEST_CASE("a seed of the run gives each line one by its place, whatever the others do") {
+  // A turn waits for those before it, and so other lines are submitted ahead of it.
+  const std::string input = turn("0", "a", "s") + "not JSON\n\n" + turn("1", "b", "s") +
+                            turn("2", "c", "s") + request("3", "d") +
+                            R"({"id": "4", "prompt": "own", "sampling": {"seed": 7}})"
+                            "\n";
+  EchoEngine engine, other{.last_first = true}, later, without;
+  run(engine, input, true, 8, nullptr, 5);
+  run(other, input, true, 2, nullptr, 5);
+  CHECK(engine.seeds == other.seeds);
+  CHECK(engine.seeds["own"] == 7);
+  std::set<std::optional<std::uint64_t>> all;
+  for (const auto& [prompt, seed] : engine.seeds) all.insert(seed);
+  CHECK((all.size() == 5 && !all.contains(std::nullopt)));
+  CHECK(engine.seeds["d"] == nv::examples::seed_of(5, 4));
+  run(later, input, true, 8, nullptr, 6);
+  CHECK(later.seeds["d"] != engine.seeds["d"]);
+  run(without, input);
+  CHECK(without.seeds["d"] == std::nullopt);
 }
 
 TEST_CASE("results are written in the order of the input, or as they finish") {

@@ -142,6 +142,17 @@ TEST_CASE("what drafts is said in a line", "[examples]") {
         "none, as num_speculative_tokens is 0");
 }
 
+TEST_CASE("without a method the model says which it is", "[examples]") {
+  const std::string head = "examples/models/fairytale_eagle3";
+  CHECK(config_of(R"({"model": ")" + head + "\"}")->method == "eagle3");
+  CHECK(parsed({"--speculative-model", head})->method == "eagle3");
+  CHECK(config_of(R"({"model": "examples/models/fairytale"})")->method == "draft_model");
+  CHECK(config_of(R"({"method": "draft_model", "model": ")" + head + "\"}")->method ==
+        "draft_model");  // which the engine refuses
+  CHECK_THROWS_WITH(config_of(R"({"model_kv_blocks": 7, "model": ")" + head + "\"}"),
+                    Catch::StartsWith("speculative method eagle3: model_kv_blocks is for"));
+}
+
 TEST_CASE("members of one method are refused for the other", "[examples]") {
   CHECK_THROWS_WITH(config_of(R"({"method": "ngram", "model": "small"})"),
                     "speculative method ngram: model is for draft_model and eagle3, and "

@@ -81,4 +81,8 @@ TEST_CASE("Sampling values out of range are refused, all at once", "[generation_
     CAPTURE(text);
     CHECK(error_of(text).find("generation_config.json") != std::string::npos);
   }
+  for (const char* ids : {R"([5, "a", {}])", R"("a")"})
+    CHECK(error_of(nv::concat(R"({"eos_token_id": )", ids, "}"))
+              .find("'eos_token_id' must be a token id or a list of them, got \"a\"") !=
+          std::string::npos);
 }

@@ -313,6 +313,8 @@ class ChatTest(FairytaleTest):
                 self.assertEqual(loaded.tokens, session.tokens)
                 self.assertEqual(loaded.generate(" And", greedy()).outputs,
                                  session.generate(" And", greedy()).outputs)
+            with self.assertRaisesRegex(ValueError, "zero bytes"):
+                self.llm.load_session(path + "\0")
             with open(path, "r+b") as file:
                 file.seek(200)
                 file.write(b"xyz")
@@ -416,7 +418,10 @@ class SpeculationTest(FairytaleTest):
                 ({"prompt_lookup_max": 2, "prompt_lookup_min": 3}, nanovllm.ConfigError,
                  "prompt_lookup_min.*got 3"),
                 ({"method": "medusa", "model": "a"}, nanovllm.ConfigError, "medusa"),
+                ({"method": "medusa"}, nanovllm.ConfigError, "ngram, draft_model, eagle3.*medusa"),
                 ({"method": "draft_model"}, nanovllm.InvalidError, "speculative_model"),
+                ({"method": "eagle3", "model": "a", "model_kv_blocks": 9}, nanovllm.InvalidError,
+                 "kv_blocks is for .*draft_model.*, got .*eagle3"),
                 ({"method": "ngram", "model": "a"}, nanovllm.InvalidError, "ngram"),
                 ({"model": "/nowhere"}, nanovllm.LoadError, "draft model.*/nowhere")):
             with self.assertRaisesRegex(kind, words, msg=str(config)):
@@ -435,7 +440,11 @@ class ErrorsTest(FairytaleTest):
             make(max_model_len=10**9)
         with self.assertRaisesRegex(TypeError, "did you mean 'max_model_len'"):
             make(max_model_length=5)
-        for settings in (dict(max_num_seqs=0), dict(seed=-1), dict(seed=2**64)):
+        with self.assertRaisesRegex(ValueError, "model must not have zero bytes"):
+            make("/no\0where")
+        for settings in (dict(max_num_seqs=0), dict(seed=-1), dict(seed=2**64),
+                         dict(disk_kv_path="a\0b"), dict(device="cpu\0"),
+                         dict(speculative_config={"model": "a\0b"})):
             with self.assertRaises(ValueError):
                 make(**settings)
         with self.assertRaises(TypeError):
@@ -487,7 +496,8 @@ class ErrorsTest(FairytaleTest):
                 self.llm.generate(PROMPTS[0], SamplingParams(**fields))
         with self.assertRaisesRegex(ValueError, "2 prompts, but 1"):
             self.llm.generate(PROMPTS[:2], [greedy()])
-        for prompt in (5, None, [None], {"text": "a"}, [["a"]], [[2**40]], [5.5]):
+        for prompt in (5, None, [None], {"text": "a"}, [["a"]], [[2**40]], [5.5],
+                       {"prompt": "a", "cache_salt": "a\0b"}):
             with self.assertRaises((TypeError, ValueError, OverflowError), msg=str(prompt)):
                 self.llm.generate(prompt)
         with self.assertRaises(TypeError):

@@ -45,6 +45,9 @@ class VectorsTest(FairytaleTest):
         self.assertEqual(scores.shape, (2,))
         one = self.llm.score("Who?", documents[1], answers=(301, 300))
         self.assertAlmostEqual(float(one[0] + scores[1]), 1, 3)
+        for query, document in (("Who\0?", "a"), ("Who?", "a\0b")):
+            with self.assertRaisesRegex(ValueError, "zero bytes"):
+                self.llm.score(query, [document], answers=(300, 301))
         with self.assertRaisesRegex(RequestError, "'yes'"):
             self.llm.score("Who?", documents)
 

@@ -111,8 +111,10 @@ typedef struct nvllm_engine_config {
   int32_t max_num_seqs;      ///< most sequences in a step; 0: 256
   int32_t max_num_batched_tokens;  ///< most tokens in a step; 0: the backend's default
   int32_t disable_prefix_caching;  ///< 0 or 1
-  uint64_t seed;                   ///< of requests without their own, with has_seed; else random
-  int32_t has_seed;                ///< 0 or 1
+  /// With has_seed: of requests without their own, which draw by it and by the order in which they
+  /// are submitted. Else it is random.
+  uint64_t seed;
+  int32_t has_seed;  ///< 0 or 1
   int32_t reserved;
   double step_timeout_seconds;        ///< a longer step fails; 0: none, unless a GPU waits 60 s
   int32_t expert_parallel;            ///< 0 or 1: ranks have whole experts, and not a part of each
@@ -121,10 +123,11 @@ typedef struct nvllm_engine_config {
   void* warning_user;                 ///< passed to on_warning
   int64_t session_blocks;  ///< most blocks of the KV cache that sessions hold; 0: half of them
   /// Speculative decoding, docs/speculation.md: on if a field of it is set. "ngram", "draft_model"
-  /// or "eagle3"; NULL: "draft_model" with a speculative_model, else "ngram".
+  /// or "eagle3"; NULL: with a speculative_model "eagle3" if it is such a head, else "draft_model";
+  /// without one "ngram".
   const char* speculative_method;
   const char* speculative_model;        ///< a checkpoint, as `model`, or a head
-  int64_t speculative_model_kv_blocks;  ///< of its KV cache; 0: as many as can be useful
+  int64_t speculative_model_kv_blocks;  ///< of a draft model; 0: as many as can be useful
   int32_t num_speculative_tokens;       ///< most tokens drafted for a sequence, at most 63; 0: 5
   int32_t prompt_lookup_max;  ///< of ngram: tokens of the longest suffix looked up, at most 256
   int32_t prompt_lookup_min;  ///< and of the shortest; 0 for one: as the other, for both: 5 and 3
@@ -175,7 +178,7 @@ typedef struct nvllm_sampling_params {
   int32_t min_tokens;                  ///< no end before this many
   int32_t ignore_eos;                  ///< 0 or 1: the model's end tokens do not end the text
   int32_t keep_special_tokens;         ///< 0 or 1: special tokens are part of the text
-  int32_t include_stop_str_in_output;  ///< 0 or 1
+  int32_t include_stop_str_in_output;  ///< 0 or 1: what ended the text stays, be it a token
   int32_t has_logprobs;                ///< 0 or 1: events have log-probabilities
   int32_t logprobs;  ///< with has_logprobs: the number of likeliest tokens, 0 to 20
   int32_t priority;  ///< lower is served earlier, if the scheduling uses it
@@ -426,7 +429,7 @@ typedef struct nvllm_stats {
   int64_t num_steps;
   int64_t num_preemptions;
   int64_t num_prefill_tokens;  ///< computed in prompt chunks
-  int64_t num_decode_tokens;   ///< computed one at a time
+  int64_t num_decode_tokens;   ///< computed one at a time, and drafts after them
   int64_t num_sampled_tokens;  ///< generated
   int64_t num_queried_tokens;  ///< looked up in the prefix cache
   int64_t num_hit_tokens;      ///< of them, found

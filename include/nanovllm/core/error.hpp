@@ -5,6 +5,7 @@
 /// came. Ordinary outcomes (no free block, nothing to schedule) are never exceptions.
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -17,9 +18,15 @@
 
 namespace nanovllm {
 
+/// `text` with each NUL, where a C string would end, as the four characters \x00.
+[[nodiscard]] inline std::string without_nuls(std::string text) {
+  for (std::size_t at = 0; (at = text.find('\0', at)) != text.npos;) text.replace(at, 1, "\\x00");
+  return text;
+}
+
 /// Root of every exception this library throws.
 struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit Error(std::string message) : std::runtime_error(without_nuls(std::move(message))) {}
 };
 
 /// A setting or a config.json field has a value we cannot honour.

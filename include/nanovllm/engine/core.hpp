@@ -153,7 +153,7 @@ class EngineCore {
     } catch (...) {
       return steps_.fail_oldest(message_of(std::current_exception()));
     }
-    count_step(stats_, step.plan, step.device_seconds, times_.host_seconds());
+    count_step(stats_, step.plan, delivery_.outcomes(), step.device_seconds, times_.host_seconds());
     steps_.pop_oldest();   // all tokens before those of the next are there:
     steps_.draw_oldest();  // it is drawn, if it waited for them
   }

@@ -55,7 +55,9 @@ struct EngineConfig {
   /// no limit but the Communicator's, if it has one. Setting it costs a thread, and a hand-over
   /// between threads in every step. Needs `Ranks = ThreadRanks` in the policy.
   std::optional<std::chrono::duration<double>> step_timeout{};
-  std::optional<std::uint64_t> seed{};  ///< of requests without their own; unset: a random one
+  /// Of requests without their own, which draw by it and by the order in which they are submitted.
+  /// Unset: a random one.
+  std::optional<std::uint64_t> seed{};
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's
   LoadCallback on_load{};                       ///< e.g. load_progress_line()
   /// Called when all is loaded, by the thread that makes the engine, for each thing that was found
@@ -81,11 +83,12 @@ struct EngineStats {
   std::int64_t num_running = 0;
   std::int64_t num_finished = 0;
   std::int64_t num_preemptions = 0;
-  std::int64_t num_prefill_tokens = 0;  ///< computed in prompt chunks
-  std::int64_t num_decode_tokens = 0;   ///< computed one at a time, and guesses after them
-  std::int64_t num_sampled_tokens = 0;  ///< generated
-  std::int64_t num_queried_tokens = 0;  ///< looked up in the prefix cache
-  std::int64_t num_hit_tokens = 0;      ///< of them, found
+  std::int64_t num_prefill_tokens = 0;      ///< computed in prompt chunks
+  std::int64_t num_decode_tokens = 0;       ///< computed one at a time, and guesses after them
+  std::int64_t num_sampled_tokens = 0;      ///< generated
+  std::int64_t num_sampled_by_decodes = 0;  ///< of them, not drawn at the end of a prompt
+  std::int64_t num_queried_tokens = 0;      ///< looked up in the prefix cache
+  std::int64_t num_hit_tokens = 0;          ///< of them, found
   std::int64_t num_kv_blocks = 0;
   std::int64_t num_free_kv_blocks = 0;
   double prefill_seconds = 0;  ///< waiting for the results of steps, the prompt chunks' share

@@ -58,11 +58,10 @@ NANOVLLM_INLINE ModelName read_model_name(const Checkpoint& checkpoint) {
   const JsonFields fields(json, "", problems);
   out.model_type = fields.string("model_type").value_or("");
   if (const Json* list = fields.find("architectures")) {
-    const bool is_list =
-        list->is_array() &&
-        std::all_of(list->begin(), list->end(), [](const Json& e) { return e.is_string(); });
-    if (!is_list) fields.wrong("architectures", "a list of strings", *list);
-    for (const Json& entry : is_list ? *list : Json::array())
+    const Json* const wrong =
+        JsonFields::first_wrong(*list, [](const Json& entry) { return entry.is_string(); });
+    if (wrong != nullptr) fields.wrong("architectures", "a list of strings", *wrong);
+    for (const Json& entry : wrong == nullptr ? *list : Json::array())
       out.architectures.push_back(entry.string());
   }
   if (out.model_type.empty() && out.architectures.empty())

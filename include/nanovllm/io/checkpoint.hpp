@@ -185,6 +185,7 @@ NANOVLLM_INLINE const CheckpointTensor* Checkpoint::find(std::string_view name) 
 }
 
 NANOVLLM_INLINE void Checkpoint::warn(std::string text) const {
+  text = without_nuls(std::move(text));
   const std::lock_guard lock(warnings_->mutex);
   std::vector<std::string>& list = warnings_->list;
   if (std::ranges::find(list, text) == list.end()) list.push_back(std::move(text));

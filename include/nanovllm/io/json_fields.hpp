@@ -101,6 +101,16 @@ class JsonFields {
   /// Adds the problem that `key` must be something else than `got`.
   void wrong(std::string_view key, std::string_view expected, const Json& got) const;
 
+  /// What `wrong` is to show of a list: the first element that does not fit, or all of `value`
+  /// where that is no list. Null where everything fits.
+  template <class Fits>
+  [[nodiscard]] static const Json* first_wrong(const Json& value, const Fits& fits) {
+    if (!value.is_array()) return &value;
+    for (const Json& element : value)
+      if (!fits(element)) return &element;
+    return nullptr;
+  }
+
   /// Warns that what `key` has, `got`, is ignored.
   void ignored(std::string_view key, const Json& got, std::string_view why) const;
 

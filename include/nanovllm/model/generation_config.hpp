@@ -75,9 +75,10 @@ NANOVLLM_INLINE std::vector<TokenId> read_eos_token_ids(const JsonFields& fields
     }
     return true;
   };
-  const bool valid =
-      value->is_array() ? std::all_of(value->begin(), value->end(), add) : add(*value);
-  if (!valid) fields.wrong("eos_token_id", "a token id or a list of them", *value);
+  const Json* const wrong = value->is_array() ? JsonFields::first_wrong(*value, add)
+                            : add(*value)     ? nullptr
+                                              : value;
+  if (wrong != nullptr) fields.wrong("eos_token_id", "a token id or a list of them", *wrong);
   std::vector<TokenId> out;
   merge_token_ids(ids, out);
   return out;

@@ -98,9 +98,10 @@ struct SamplingParams {
   bool ignore_eos = false;        ///< the model's own end tokens do not end generation
   std::vector<TokenId> stop_token_ids{};  ///< further end tokens, at most kMaxStopTokenIds
   std::vector<std::string> stop{};  ///< matched on the detokenised text; at most kMaxStopStrings
-  bool include_stop_str_in_output = false;  ///< keep the matched stop string in the text
-  bool skip_special_tokens = true;          ///< leave special tokens out of the text
-  std::optional<std::int32_t> logprobs{};   ///< report log-probabilities and the n likeliest
+  /// Keep in the text what ended it: the stop string, or the text of the end token.
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;         ///< leave special tokens out of the text
+  std::optional<std::int32_t> logprobs{};  ///< report log-probabilities and the n likeliest
   /// Report the log-probabilities of these tokens, too, at every position; kMaxLogprobTokenIds.
   std::vector<TokenId> logprob_token_ids{};
   /// Report the log-probabilities of the prompt's tokens, too, and the n likeliest there. They have

@@ -150,6 +150,8 @@ TEST_CASE("every exception becomes a status and a message") {
   CHECK(last_error() == "other");
   CHECK(status_of(engine, 5) == NVLLM_ERROR_INTERNAL);
   CHECK(last_error() == "unknown");
+  CHECK(status_of(engine, LoadError(std::string("a\0b", 3))) == NVLLM_ERROR_LOAD);
+  CHECK(last_error() == "a\\x00b");
   // What is too long is cut, between two characters.
   std::string text(2046, 'x');
   CHECK(status_of(engine, Error(text + "\xC3\xA9")) == NVLLM_ERROR_INTERNAL);
@@ -291,6 +293,8 @@ TEST_CASE("speculative decoding of C") {
   CHECK(read([](auto& c) { c.prompt_lookup_min = 2; }).method == "ngram");
   CHECK(read([](auto& c) { c.disable_adaptive_drafts = 1; }).method == "ngram");
   CHECK(read([](auto& c) { c.speculative_model = "small"; }).method == "draft_model");
+  CHECK(read([](auto& c) { c.speculative_model = "examples/models/fairytale_eagle3"; }).method ==
+        "eagle3");
   const SpeculativeConfig unset = read([](auto& c) { c.speculative_method = "ngram"; });
   const SpeculativeConfig defaults;
   CHECK(unset.num_speculative_tokens == defaults.num_speculative_tokens);
@@ -322,11 +326,30 @@ TEST_CASE("speculative decoding of C") {
     c.speculative_method = "ngram";
     c.speculative_model = "small";
   });
-  fails("got \"ngram\"", [](auto& c) { c.speculative_model_kv_blocks = 3; });
+  fails("speculative_model_kv_blocks is for the speculative_method \"draft_model\", got \"ngram\"",
+        [](auto& c) { c.speculative_model_kv_blocks = 3; });
   fails("got \"draft_model\"", [](auto& c) {
     c.speculative_model = "small";
     c.prompt_lookup_max = 3;
   });
+  // A head has the blocks of the target's cache.
+  fails("speculative_model_kv_blocks is for the speculative_method \"draft_model\", got \"eagle3\"",
+        [](auto& c) {
+          c.speculative_method = "eagle3";
+          c.speculative_model = "head";
+          c.speculative_model_kv_blocks = 3;
+        });
+  fails("must be a directory for the speculative_method \"eagle3\", got NULL",
+        [](auto& c) { c.speculative_method = "eagle3"; });
+  fails("prompt_lookup_min is for the speculative_method \"ngram\", got \"eagle3\"", [](auto& c) {
+    c.speculative_method = "eagle3";
+    c.speculative_model = "head";
+    c.prompt_lookup_min = 3;
+  });
+  fails("speculative_method must be NULL or a name, got \"\"",
+        [](auto& c) { c.speculative_method = ""; });
+  // The engine says of an unknown method which it has, with a model and without.
+  CHECK(read([](auto& c) { c.speculative_method = "medusa"; }).method == "medusa");
 
   EngineStats stats;
   CHECK(c_api::to_c(stats).num_draft_positions == 0);

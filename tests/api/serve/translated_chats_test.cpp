@@ -373,6 +373,37 @@ TEST_CASE("the tokens that are counted of a conversation are those of its prompt
   CHECK(count("13").status == 400);
 }
 
+TEST_CASE("what is wrong with a message is refused where its tokens are counted, too", "[serve]") {
+  ScriptedEngine engine;
+  const auto check = [&](OpenAiService& service, const std::string& fields, int status) {
+    INFO(fields);
+    const std::string body =
+        R"("max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], )" + fields;
+    const Whole asked = ask(engine, service, post("/v1/messages", body));
+    const Whole counted = ask(engine, service, post("/v1/messages/count_tokens", body));
+    CHECK(asked.status == status);
+    CHECK(counted.status == status);
+    if (status != 200) CHECK(counted.body.dump() == asked.body.dump());
+  };
+  const std::string beyond = std::to_string(engine.vocab_size());
+  const std::string format =
+      R"("output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}})";
+  const std::string call = kMessageTools + R"(, "tool_choice": {"type": "any"})";
+  OpenAiService plain(engine);
+  for (const std::string& wrong :
+       {R"("logit_bias": {")" + beyond + R"(": 1})", R"("stop_token_ids": [)" + beyond + "]",
+        R"("allowed_token_ids": [)" + beyond + "]", std::string(R"("temperature": -1)"), format,
+        call, std::string(R"("thinking": {"type": "enabled", "budget_tokens": 3})")})
+    check(plain, wrong, 400);
+  check(plain, R"("model": "nobody's")", 404);
+  check(plain, R"("stop_token_ids": [1], "logit_bias": {"1": 2})", 200);
+  OpenAiService forming(engine, {.constraints = std::make_shared<AnyForm>(),
+                                 .tool_call_format = ToolCallFormat::hermes});
+  check(forming, format, 200);
+  check(forming, call, 200);
+  check(forming, format + R"(, "logit_bias": {")" + beyond + R"(": 1})", 400);
+}
+
 TEST_CASE("a message, field by field", "[serve]") {
   ScriptedEngine engine;
   const auto compiler = std::make_shared<AnyForm>();

@@ -272,10 +272,12 @@ TEST_CASE("Sliding-window attention is refused where it would be used, and only 
   mixed[27] = "sliding_attention";
   CHECK(error_of({{"layer_types", full}}).empty());
   CHECK(error_of(with(window, {{"layer_types", full}, {"max_window_layers", 0}})).empty());
-  CHECK(mentions(error_of({{"layer_types", mixed}}), "'layer_types' must be"));
+  CHECK(mentions(error_of({{"layer_types", mixed}}),
+                 "'layer_types' must be a list of \"full_attention\" only, got "
+                 "\"sliding_attention\""));
   CHECK(mentions(error_of({{"layer_types", {"full_attention"}}}), "(28) entries, got 1"));
   CHECK(mentions(error_of({{"layer_types", "full_attention"}}), "'layer_types' must be"));
-  CHECK(mentions(error_of({{"layer_types", json::array({1, 2})}}), "'layer_types' must be"));
+  CHECK(mentions(error_of({{"layer_types", json::array({1, 2})}}), "only, got 1"));
 }
 
 TEST_CASE("RoPE settings that are unknown or contradict each other are refused", "[config]") {

@@ -167,6 +167,8 @@ TEST_CASE("a config.json that does not say what it is of is refused by name", "[
   CHECK_THROWS_WITH(chosen_by<AllModels>("[]"), Contains("expected a JSON object, got"));
   for (const char* text : {R"({"architectures": "GPT2LMHeadModel"})", R"({"architectures": [1]})"})
     CHECK_THROWS_WITH(chosen_by<AllModels>(text), Contains("'architectures' must be a list"));
+  CHECK_THROWS_WITH(chosen_by<AllModels>(R"({"architectures": ["PlainLM", 5]})"),
+                    Contains("a list of strings, got 5"));
   CHECK_THROWS_WITH(chosen_by<AllModels>(R"({"model_type": 3})"), Contains("'model_type' must be"));
   CHECK_THROWS_WITH(chosen<AllModels>("/nowhere"), "there is no '/nowhere/config.json'");
   // What it is of is then read as always.

@@ -117,6 +117,7 @@ TEST_CASE("a beam search computes its prompt once and shares what its beams shar
   // The prompt; the beams that started after it computed one token each in their first step.
   CHECK(engine.stats().num_prefill_tokens == kWhole * 16 + 8 + kWidth - 1);
   CHECK(engine.stats().num_decode_tokens == kWidth * 7 - (kWidth - 1));
+  CHECK(engine.stats().num_sampled_by_decodes == engine.stats().num_decode_tokens);
 }
 
 TEST_CASE("a beam search that is aborted leaves nothing behind", "[beams]") {

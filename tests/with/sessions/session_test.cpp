@@ -138,8 +138,14 @@ TEST_CASE("what a stop cut off is not part of the conversation", "[session]") {
     REQUIRE(output.finish_reason == FinishReason::stop);
     std::vector<TokenId> kept = output.token_ids;
     REQUIRE(kept.back() == whole.token_ids[12]);
+    const std::vector<TokenId> stopped = kept;
     kept.pop_back();
     CHECK(session.tokens() == with(prompt, kept));
+    // It stays where its text does.
+    session.clear();
+    params.include_stop_str_in_output = true;
+    CHECK(session.generate(text, params).text == tokenizer.decode(stopped));
+    CHECK(session.tokens() == with(prompt, stopped));
   }
   SECTION("a stop string, perhaps from inside a token on") {
     for (std::size_t i = 1; i + 3 < whole.text.size() && i < 40; ++i) {

@@ -90,6 +90,13 @@ TEST_CASE("what a draft model lacks is told of the draft model", "[speculation]"
       Catch::StartsWith("the draft model: ") && Catch::Contains("/nowhere"));
 }
 
+TEST_CASE("a head in the place of a draft model is told to be one", "[speculation]") {
+  CHECK_THROWS_WITH(
+      run(SpeculativeConfig{.method = "draft_model", .model = "tests/fixtures/eagle3/angelslim"}),
+      "'tests/fixtures/eagle3/angelslim' is an EAGLE-3 head: expected the speculative method "
+      "eagle3 for it, got draft_model");
+}
+
 TEST_CASE("full policies draft with an EAGLE-3 head, on each number of ranks", "[speculation]") {
   const Qwen3Config model = Qwen3Config::from_json(
       R"({"model_type": "qwen3", "hidden_size": 24, "num_hidden_layers": 6,

@@ -119,6 +119,28 @@ TEST_CASE("wrong drafts take a step a token, and their blocks are no one's prefi
                                        Policy::kv.block_size * Policy::kv.block_size);
 }
 
+TEST_CASE("speeds count the tokens that decodes emit, and no draft that is refused",
+          "[speculation]") {
+  const SamplingParams params{.temperature = 0, .max_tokens = 20, .ignore_eos = true};
+  const std::vector<TokenId> answer = answer_to(kPrompt, params);
+  const std::string method = GENERATE("wrong", "right");
+  CAPTURE(method);
+  EngineConfig c = config({.method = method, .num_speculative_tokens = 3});
+  GenerateProgress last;
+  c.on_generate = [&](const GenerateProgress& progress) { last = progress; };
+  TestEngine engine(std::move(c));
+  // Prompts of several lengths, of which two run at a time: some end while others decode.
+  std::vector<Prompt> prompts(3, kPrompt);
+  prompts.emplace_back(random_prompt(4, 30, 4000));
+  for (const Output& output : engine.generate(prompts, params))
+    CHECK(output.token_ids.size() == 20);
+  const EngineStats stats = engine.stats();
+  CHECK(stats.num_sampled_tokens == 80);
+  CHECK(stats.num_sampled_by_decodes == 76);  // a prompt draws the first
+  if (method == "wrong") CHECK(stats.num_decode_tokens > 76);
+  CHECK(last.decode_tokens_per_second * stats.decode_seconds == Approx(76));
+}
+
 TEST_CASE("a drafter is told how much was right, and asked for what has room", "[speculation]") {
   const SamplingParams params{.temperature = 0, .max_tokens = 9, .ignore_eos = true};
   const std::vector<TokenId> answer = answer_to(kPrompt, params);

@@ -21,6 +21,7 @@
 #include "nanovllm/with/peers/options.hpp"
 #include "nanovllm/with/sessions/options.hpp"
 #include "nanovllm/with/speculation/config.hpp"
+#include "nanovllm/with/speculation/eagle3/config.hpp"
 #include "nanovllm/with/tiers/options.hpp"
 
 namespace nanovllm::c_api {
@@ -32,33 +33,47 @@ struct EngineChoice {
   std::string dtype;                  ///< "bfloat16" or "float32"
 };
 
+/// Throws InvalidError where a field is set that is not for the method, or one is missing. Of
+/// another method than the library's own the engine knows whether its policy has it, and what it
+/// needs.
+inline void check_speculation(const nvllm_engine_config& c, std::string_view method) {
+  const auto is_for = [&](const char* field, bool is_set, const char* methods) {
+    check<InvalidError>(!is_set, field, " is for the speculative_method ", methods, ", got \"",
+                        method, "\"");
+  };
+  check<InvalidError>(!method.empty(), "speculative_method must be NULL or a name, got \"\"");
+  const bool is_ngram = method == "ngram", is_model = method == "draft_model";
+  if (!is_ngram && !is_model && method != "eagle3") return;
+  if (is_ngram) {
+    is_for("speculative_model", c.speculative_model != nullptr, "\"draft_model\" or \"eagle3\"");
+  } else {
+    check<InvalidError>(c.speculative_model != nullptr && *c.speculative_model != '\0',
+                        "speculative_model must be a directory", is_model ? " or a GGUF file" : "",
+                        " for the speculative_method \"", method, "\", got ",
+                        c.speculative_model != nullptr ? "\"\"" : "NULL");
+    is_for("prompt_lookup_max", c.prompt_lookup_max != 0, "\"ngram\"");
+    is_for("prompt_lookup_min", c.prompt_lookup_min != 0, "\"ngram\"");
+  }
+  if (!is_model)
+    is_for("speculative_model_kv_blocks", c.speculative_model_kv_blocks != 0, "\"draft_model\"");
+}
+
 /// What the fields of speculative decoding ask for; none of them set: nothing. Throws InvalidError.
 [[nodiscard]] inline std::optional<SpeculativeConfig> read_speculation(
     const nvllm_engine_config& c) {
   const bool is_fixed = read_flag(c.disable_adaptive_drafts, "disable_adaptive_drafts");
-  const bool has_lookup = c.prompt_lookup_max != 0 || c.prompt_lookup_min != 0;
-  const bool has_model = c.speculative_model != nullptr || c.speculative_model_kv_blocks != 0;
-  if (c.speculative_method == nullptr && !has_model && !has_lookup && !is_fixed &&
+  const bool has_model = c.speculative_model != nullptr;
+  if (c.speculative_method == nullptr && !has_model && c.speculative_model_kv_blocks == 0 &&
+      c.prompt_lookup_max == 0 && c.prompt_lookup_min == 0 && !is_fixed &&
       c.num_speculative_tokens == 0)
     return {};
   SpeculativeConfig out;
-  out.method = c.speculative_model != nullptr ? "draft_model" : "ngram";
-  if (c.speculative_method != nullptr) out.method = c.speculative_method;
-  if (out.method == "ngram") {
-    check<InvalidError>(!has_model,
-                        "speculative_model and speculative_model_kv_blocks are for the "
-                        "speculative_method \"draft_model\", got \"ngram\"");
-  } else {
-    check<InvalidError>(c.speculative_model != nullptr && *c.speculative_model != '\0',
-                        "speculative_model must be a directory or a GGUF file for the "
-                        "speculative_method \"",
-                        out.method, "\", got ", c.speculative_model != nullptr ? "\"\"" : "NULL");
-    check<InvalidError>(!has_lookup,
-                        "prompt_lookup_max and prompt_lookup_min are for the speculative_method "
-                        "\"ngram\", got \"",
-                        out.method, "\"");
-  }
-  if (c.speculative_model != nullptr) out.model = c.speculative_model;
+  if (has_model) out.model = c.speculative_model;
+  out.method = c.speculative_method != nullptr ? c.speculative_method
+               : !has_model                    ? "ngram"
+               : is_eagle3_head(out.model)     ? "eagle3"
+                                               : "draft_model";
+  check_speculation(c, out.method);
   if (c.speculative_model_kv_blocks != 0)
     out.model_kv_size = KvSize::blocks(c.speculative_model_kv_blocks);
   if (c.num_speculative_tokens != 0) out.num_speculative_tokens = c.num_speculative_tokens;

@@ -37,7 +37,7 @@ namespace nanovllm::serve {
 }
 
 /// The tokens that an answer to a conversation in Anthropic's form has as its prompt,
-/// {"input_tokens"}, whether or not they fit.
+/// {"input_tokens"}, whether or not they fit. What is wrong with the request is refused as there.
 [[nodiscard]] inline std::shared_ptr<Exchange> count_tokens(const AnyEngine& engine,
                                                             const Generation& generation,
                                                             const Json& body,
@@ -45,6 +45,7 @@ namespace nanovllm::serve {
   return with_names(kMessagesNames, [&] {
     ChatCompletionRequest chat = parse_messages_request(body, false);
     static_cast<void>(generation.model_name(chat.model));
+    if (!generation.check_rules(chat, effort)) return std::shared_ptr<Exchange>();
     const ChatPrompt prompt{std::move(chat.messages), std::move(chat.options)};
     const auto num_kept = num_kept_tokens(engine, chat.truncation, chat.max_tokens.value_or(1));
     const std::vector<TokenId> tokens = prompt_tokens(engine, prompt, chat.add_special_tokens,

@@ -1,9 +1,12 @@
 #pragma once
 /// What steps and the state behind them add to `EngineStats`.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <span>
 
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
@@ -33,13 +36,20 @@ class StepTimes {
 };
 
 /// Adds a step that was delivered. Its time is split between prefill and decode by its tokens.
+/// @param outcomes        in the order of the plan's sequences; some may have none.
 /// @param device_seconds  waiting for its results.
 /// @param host_seconds    the rest of the call.
-inline void count_step(EngineStats& stats, const StepPlan& plan, double device_seconds,
+inline void count_step(EngineStats& stats, const StepPlan& plan,
+                       std::span<const StepOutcome> outcomes, double device_seconds,
                        double host_seconds) {
   std::int64_t num_decode_tokens = 0;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(plan.num_decodes); ++i)
+  for (std::size_t i = 0; i < static_cast<std::size_t>(plan.num_decodes); ++i) {
     num_decode_tokens += plan.sequences[i].num_tokens();
+    if (outcomes.empty() || outcomes.front().sequence != plan.sequences[i].sequence) continue;
+    // One that awaits a choice gets one token.
+    stats.num_sampled_by_decodes += std::max<std::int64_t>(1, std::ssize(outcomes.front().tokens));
+    outcomes = outcomes.subspan(1);
+  }
   const double decode_share =
       static_cast<double>(num_decode_tokens) / static_cast<double>(plan.num_tokens);
   ++stats.num_steps;

@@ -126,7 +126,7 @@ NANOVLLM_INLINE void BatchGenerate::report() const {
        .num_requests = static_cast<std::int64_t>(requests_.size()),
        .prefill_tokens_per_second = rate(now.num_prefill_tokens - before_.num_prefill_tokens,
                                          now.prefill_seconds - before_.prefill_seconds),
-       .decode_tokens_per_second = rate(now.num_decode_tokens - before_.num_decode_tokens,
+       .decode_tokens_per_second = rate(now.num_sampled_by_decodes - before_.num_sampled_by_decodes,
                                         now.decode_seconds - before_.decode_seconds)});
 }
 

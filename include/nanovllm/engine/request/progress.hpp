@@ -26,7 +26,7 @@ struct GenerateProgress {
   std::int64_t num_finished = 0;  ///< requests
   std::int64_t num_requests = 0;
   double prefill_tokens_per_second = 0;
-  double decode_tokens_per_second = 0;
+  double decode_tokens_per_second = 0;  ///< generated: no guesses that were refused
 };
 
 using LoadCallback = std::function<void(const LoadProgress&)>;

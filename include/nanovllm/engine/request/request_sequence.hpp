@@ -355,8 +355,9 @@ NANOVLLM_INLINE FinishReason RequestSequence::accept_last(TokenId token,
   }
   const bool can_stop = num_generated() >= min_tokens_;
   const bool ends = can_stop && std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
-  // An end token is not part of the text.
-  const bool stops = ends || (detokenizer_ && add_text(detokenizer_->push(token), can_stop)) ||
+  // An end token is part of the text only if the request asks for that.
+  const bool has_text = detokenizer_ && (!ends || terms_.params.include_stop_str_in_output);
+  const bool stops = (has_text && add_text(detokenizer_->push(token), can_stop)) || ends ||
                      (can_stop && processors_ && processors_->is_complete());
   has_new_token_ = true;
   if (stops) return FinishReason::stop;

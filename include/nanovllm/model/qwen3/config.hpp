@@ -134,7 +134,6 @@ void load_as_qwen3(const Checkpoint& checkpoint, const Qwen3Spelling& spelling, 
 
 #if NANOVLLM_BODIES
 
-#include <algorithm>
 #include <cstddef>
 #include <limits>
 
@@ -216,8 +215,8 @@ NANOVLLM_INLINE void check_supported(const JsonFields& fields, const Qwen3Spelli
     const auto full = [](const Json& layer) {
       return layer.is_string() && layer.string() == "full_attention";
     };
-    if (!layers->is_array() || !std::all_of(layers->begin(), layers->end(), full)) {
-      fields.wrong("layer_types", "a list of \"full_attention\" only", *layers);
+    if (const Json* const wrong = JsonFields::first_wrong(*layers, full)) {
+      fields.wrong("layer_types", "a list of \"full_attention\" only", *wrong);
     } else if (num_layers > 0 && static_cast<std::int64_t>(layers->size()) != num_layers) {
       problems.add("'layer_types' must have 'num_hidden_layers' (", num_layers, ") entries, got ",
                    layers->size());

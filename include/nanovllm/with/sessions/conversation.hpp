@@ -62,7 +62,9 @@ NANOVLLM_INLINE std::size_t num_kept_tokens(const Output& output, const Sampling
   const bool is_end = std::find(stops.begin(), stops.end(), all.back()) != stops.end() ||
                       (!params.ignore_eos && std::find(end_tokens.begin(), end_tokens.end(),
                                                        all.back()) != end_tokens.end());
-  if (is_end || tokenizer == nullptr) return all.size() - 1;
+  const bool has_text = params.include_stop_str_in_output && tokenizer != nullptr &&
+                        !tokenizer->decode(all.last(1), params.skip_special_tokens).empty();
+  if ((is_end && !has_text) || tokenizer == nullptr) return all.size() - 1;
   for (std::size_t n = all.size(); n > 0; --n) {
     if (output.text.starts_with(tokenizer->decode(all.first(n), params.skip_special_tokens)))
       return n;

@@ -11,6 +11,7 @@
 #include "nanovllm/engine/core/no_guesses.hpp"
 #include "nanovllm/with/speculation/config.hpp"
 #include "nanovllm/with/speculation/drafted_by.hpp"
+#include "nanovllm/with/speculation/eagle3/config.hpp"
 #include "nanovllm/with/speculation/eagle3_drafter.hpp"
 #include "nanovllm/with/speculation/model_drafter.hpp"
 #include "nanovllm/with/speculation/ngram_drafter.hpp"
@@ -54,7 +55,12 @@ struct DraftsOnDemand {
   using RankParts = Drafters::RankParts;
 
   static void validate(const EngineConfig& config) {
-    if (is_wanted(config)) Drafters::validate(config);
+    if (!is_wanted(config)) return;
+    Drafters::validate(config);
+    const auto options = config.extras.of<SpeculativeConfig>();
+    check<ConfigError>(options.method != "draft_model" || !is_eagle3_head(options.model), "'",
+                       options.model.string(), "' is an EAGLE-3 head: expected the speculative ",
+                       "method eagle3 for it, got draft_model");
   }
   [[nodiscard]] static std::int32_t num_logits(const EngineConfig& config,
                                                const BatchConfig& batch) {

@@ -111,12 +111,62 @@ TEST_CASE("bounds that leave only numbers of too many digits are refused") {
       INFO(type << ' ' << bounds);
       CHECK_THAT(
           nanovllm_test::schema_error(R"({"type": ")" + type + R"(", )" + bounds + "}"),
-          Catch::Contains("bounds between which all numbers are beyond 10^40 are not supported"));
+          Catch::Contains("bounds that leave only numbers from 10^40 on, or up to -10^40, are "
+                          "not supported"));
     }
   }
   const auto source = nv::JsonSchemaCompiler(byte_vocabulary())
                           .json_schema(schema(R"("minimum": -)" + far + R"(, "maximum": )" + far));
   for (const char* yes : {"0", "-17.25", "1000000"}) CHECK(takes(*source, yes));
+}
+
+TEST_CASE("bounds at 10^40 and beside it") {
+  const std::string most = "1" + std::string(40, '0'), less(40, '9'),
+                    more = most.substr(0, 40) + "1";
+  const auto schema = [](const std::string& type, const std::string& bounds) {
+    return R"({"type": ")" + type + R"(", )" + bounds + "}";
+  };
+  const char* const refusal =
+      "bounds that leave only numbers from 10^40 on, or up to -10^40, are not supported";
+  for (const std::string type : {"integer", "number"}) {
+    for (const std::string& low : {most, more, std::string("1e40"), std::string("1.5e40")}) {
+      for (const std::string& bounds :
+           {R"("minimum": )" + low, R"("exclusiveMinimum": )" + low, R"("maximum": -)" + low,
+            R"("exclusiveMaximum": -)" + low, R"("minimum": )" + low + R"(, "maximum": )" + low}) {
+        INFO(type << ' ' << bounds);
+        CHECK_THAT(nanovllm_test::schema_error(schema(type, bounds)), Catch::Contains(refusal));
+      }
+    }
+    const auto reads = [&](const std::string& bounds, const std::string& text) {
+      INFO(type << ' ' << bounds << ' ' << text);
+      const auto source =
+          nv::JsonSchemaCompiler(byte_vocabulary()).json_schema(schema(type, bounds));
+      return takes(*source, text);
+    };
+    for (const std::string sign : {"", "-"}) {
+      const std::string last = sign.empty() ? "aximum\": " : "inimum\": -";
+      for (const std::string& bound : {most, more, std::string("1e40"), std::string("1e300")}) {
+        // Bounds beyond count as 10^40.
+        const std::string within = "\"m" + last + bound, below = "\"exclusiveM" + last + bound;
+        CHECK(reads(within, sign + most));
+        CHECK_FALSE(reads(within, sign + more));
+        CHECK(reads(within, sign + less));
+        CHECK(reads(below, sign + less));
+        // Whoever reads numbers as 64-bit floats takes it for 1e40.
+        CHECK_FALSE(reads(below, sign + most));
+      }
+      CHECK(reads("\"m" + last + less, sign + less));
+      CHECK_FALSE(reads("\"m" + last + less, sign + most));
+    }
+    CHECK(reads(R"("minimum": )" + less, less));
+    CHECK_FALSE(reads(R"("minimum": )" + less, less.substr(1)));
+    CHECK(reads(R"("maximum": -)" + less, "-" + less));
+  }
+  // A multiple of 7 there is beyond 10^40 only.
+  CHECK_THAT(nanovllm_test::schema_error(schema("integer", R"("multipleOf": 7, "minimum": )" +
+                                                               std::string(39, '9') +
+                                                               R"(7, "maximum": 1e41)")),
+             Catch::Contains(refusal));
 }
 
 TEST_CASE("bounds of any size are exact, and what is read as an exclusive bound is not taken") {

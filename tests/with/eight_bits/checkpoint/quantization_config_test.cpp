@@ -75,7 +75,9 @@ TEST_CASE("a quantization_config that cannot be served is refused by name", "[fp
     refused(concat(R"({"quant_method": "fp8", "weight_block_size": )", block, "}"),
             "'quantization_config.weight_block_size' must be two positive integers");
   refused(R"({"quant_method": "fp8", "ignored_layers": "lm_head"})",
-          "'quantization_config.ignored_layers' must be a list of names");
+          "'quantization_config.ignored_layers' must be a list of names, got \"lm_head\"");
+  refused(R"({"quant_method": "fp8", "ignored_layers": ["lm_head", 5]})",
+          "'quantization_config.ignored_layers' must be a list of names, got 5");
   refused(R"({"quant_method": "compressed-tensors", "format": "int-quantized"})",
           "'quantization_config.format' must be \"float-quantized\" or \"naive-quantized\" or "
           "\"pack-quantized\", got \"int-quantized\"");

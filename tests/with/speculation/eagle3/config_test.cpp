@@ -126,6 +126,15 @@ TEST_CASE("config.json of a head is read in every form", "[eagle3][config]") {
         61);
 }
 
+TEST_CASE("a directory is known to be that of a head, or not", "[eagle3][config]") {
+  for (const char* head : {"speculators_llama", "speculators_qwen3", "angelslim", "safeailab"})
+    CHECK(is_eagle3_head(std::string("tests/fixtures/eagle3/") + head));
+  CHECK(is_eagle3_head("examples/models/fairytale_eagle3"));
+  for (const char* other : {"examples/models/fairytale", "tests/fixtures", "/nowhere", "",
+                            "tests/fixtures/eagle3/angelslim/config.json"})
+    CHECK_FALSE(is_eagle3_head(other));
+}
+
 TEST_CASE("the streams of a head are those entering 2, L / 2 and L - 3, or its own",
           "[eagle3][config]") {
   const Eagle3Config usual = changed("angelslim", [](auto&) {});
@@ -178,9 +187,17 @@ TEST_CASE("a config.json that is not of a head, or not supported, is refused",
   });
   refuses("safeailab", "use_aux_hidden_state' must be true",
           [](auto& json) { json["eagle_config"]["use_aux_hidden_state"] = false; });
-  refuses("safeailab", "a list of 1 to 16 numbers of layers", [](auto& json) {
-    json["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = {2, -1};
-  });
+  const auto refuses_layers = [&](const char* got, const nlohmann::json& list) {
+    refuses("safeailab", got,
+            [&](auto& json) { json["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = list; });
+  };
+  refuses_layers("must be a list of 1 to 16 numbers of layers, counted from 0, got -1", {2, -1, 3});
+  refuses_layers("counted from 0, got 1025", {2, 1025, -1});
+  refuses_layers("counted from 0, got 2.5", {2, 2.5, 3});
+  refuses_layers("counted from 0, got \"3\"", {2, "3"});
+  refuses_layers("counted from 0, got 7", 7);
+  refuses_layers("counted from 0, got an array of 0", nlohmann::json::array());
+  refuses_layers("counted from 0, got an array of 17", std::vector<int>(17));
   refuses("safeailab", "two values for 'eagle_aux_hidden_state_layer_ids'", [](auto& json) {
     json["eagle_aux_hidden_state_layer_ids"] = {1, 2, 3};
   });
@@ -196,8 +213,16 @@ TEST_CASE("tensors of a head that are missing or wrong are named", "[eagle3][err
   }
   CHECK_THROWS_WITH(load_weights(without("angelslim", "midlayer.hidden_norm.weight")),
                     Contains("it is no EAGLE-3 head"));
-  CHECK_THROWS_WITH(load_weights(without("safeailab", "midlayer.self_attn.k_proj.bias")),
-                    Contains("'midlayer.self_attn.k_proj.bias' is missing"));
+  for (const char* name : {"q_proj.bias", "k_proj.bias", "v_proj.bias"}) {
+    const std::string bias = std::string("midlayer.self_attn.") + name;
+    CHECK_THROWS_WITH(load_weights(without("safeailab", bias)),
+                      Contains("'" + bias + "' is missing"));
+  }
+  for (const char* name : {"q_norm.weight", "k_norm.weight"}) {
+    const std::string norm = std::string("layers.0.self_attn.") + name;
+    CHECK_THROWS_WITH(load_weights(without("speculators_qwen3", norm)),
+                      Contains("'" + norm + "' is missing"));
+  }
   CHECK_THROWS_WITH(load_weights(without("safeailab", "input_norm.weight")),
                     Contains("'input_norm.weight' is missing"));
   CHECK_THROWS_WITH(load_weights(without("speculators_qwen3", "fc_norm.3.weight")),

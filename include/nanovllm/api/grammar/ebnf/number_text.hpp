@@ -59,7 +59,8 @@ struct Decimal {
   friend std::strong_ordering operator<=>(const Decimal& a, const Decimal& b);
 };
 
-/// Bounds of numbers, exact. A `max` above 10^40, or a `min` below -10^40, counts as that.
+/// Bounds of numbers, exact. A `max` above 10^40, or a `min` below -10^40, counts as that, and is
+/// exclusive if it was: 10^40 is the same 64-bit float as 1e40, which has other digits.
 struct NumberBounds {
   std::optional<Decimal> min{}, max{};
   bool min_is_exclusive = false, max_is_exclusive = false;
@@ -137,9 +138,9 @@ inline constexpr std::size_t kMaxFraction = 15;
 /// The bounds that are written.
 inline NumberBounds with_few_digits(NumberBounds bounds) {
   Decimal most = far_number();
-  if (bounds.max && *bounds.max > most) bounds.max = most, bounds.max_is_exclusive = false;
+  if (bounds.max && *bounds.max > most) bounds.max = most;
   most.is_negative = true;
-  if (bounds.min && *bounds.min < most) bounds.min = most, bounds.min_is_exclusive = false;
+  if (bounds.min && *bounds.min < most) bounds.min = most;
   return bounds;
 }
 

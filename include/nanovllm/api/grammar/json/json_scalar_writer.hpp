@@ -156,9 +156,7 @@ class ScalarWriter {
 
   [[nodiscard]] std::string number(const Json& schema, bool is_integer, const std::string& path) {
     const ebnf::NumberBounds bounds = bounds_of(schema, path);
-    if (bounds.are_far())
-      json_schema::refuse("bounds between which all numbers are beyond 10^40 are not supported",
-                          path);
+    check_near(!bounds.are_far(), path);
     const bool is_bounded = bounds.min || bounds.max;
     const Json* step = schema.find("multipleOf");
     if (step) {
@@ -168,7 +166,7 @@ class ScalarWriter {
             concat("'multipleOf' is supported for whole numbers from 1 to 1000, and is ",
                    step->dump(), ","),
             path);
-      if (size > 1) return multiples(static_cast<long long>(size), bounds);
+      if (size > 1) return multiples(static_cast<long long>(size), bounds, path);
     }
     if (!is_integer && !step)
       return is_bounded ? GrammarRules::terminal(ebnf::numbers(bounds)) : "number";
@@ -290,12 +288,21 @@ class ScalarWriter {
     return bounds;
   }
 
+  /// Refuses bounds of which nothing is near enough to be written.
+  static void check_near(bool is_near, const std::string& path) {
+    if (is_near) return;
+    json_schema::refuse(
+        "bounds that leave only numbers from 10^40 on, or up to -10^40, are not supported", path);
+  }
+
   /// Multiples of `step` within bounds.
-  [[nodiscard]] static std::string multiples(long long step, const ebnf::NumberBounds& bounds) {
+  [[nodiscard]] static std::string multiples(long long step, const ebnf::NumberBounds& bounds,
+                                             const std::string& path) {
     const std::string all = concat("$multiple{", step, "}");
     if (!bounds.min && !bounds.max) return all;
     const std::string within = ebnf::integers(bounds);
     if (within.empty() || !has_multiple(step, bounds)) return {};
+    check_near(has_multiple(step, ebnf::detail::with_few_digits(bounds)), path);
     return concat("<", within, " & ", all, ">");
   }
 

@@ -80,6 +80,15 @@ class Generation {
                                                const ChatForm& form = kChatCompletions);
   [[nodiscard]] std::shared_ptr<Exchange> complete(CompletionRequest request, const Effort& effort);
 
+  /// Throws ApiError (400) where the ids of tokens or the constraint of a chat cannot be, whatever
+  /// its prompt is. False if that takes longer than `effort` allows.
+  [[nodiscard]] bool check_rules(ChatCompletionRequest& request, const Effort& effort) const {
+    if (!complete_constraint(request, effort)) return false;
+    check_token_ids(engine_, {}, request.sampling);
+    constrain(request, effort);
+    return true;
+  }
+
   /// The model's name for the reply to a request that asks for `asked`, which may be empty. Throws
   /// ApiError (404) for a model that is not served.
   [[nodiscard]] const std::string& model_name(const std::string& asked) const {
@@ -130,6 +139,16 @@ class Generation {
   /// Whether `constrain` would compile.
   [[nodiscard]] bool compiles(const OutputConstraint& constraint) const {
     return config_.constraints != nullptr && !config_.constraints->is_known(constraint);
+  }
+  /// Sets what a chat's constraint has of the model. False if to compile it takes longer than
+  /// `effort` allows.
+  [[nodiscard]] bool complete_constraint(ChatCompletionRequest& request,
+                                         const Effort& effort) const {
+    request.constraint.tool_call_format = config_.tool_call_format;
+    if (const auto& chat_template = engine_.text().chat_template)
+      request.constraint.after_reasoning =
+          expects_thought(*chat_template, request.options) || continues_thought(engine_, request);
+    return !effort.is_short || !compiles(request.constraint);
   }
   /// Compiles the request's constraint. Throws ApiError (400) if that cannot be.
   void constrain(GenerationRequest& request, const Effort& effort) const;
@@ -218,11 +237,7 @@ inline std::shared_ptr<Exchange> Generation::chat(ChatCompletionRequest request,
                          .top_logprobs = request.top_logprobs,
                          .ids = ids_,
                          .call_prefix = form.call_prefix};
-  request.constraint.tool_call_format = config_.tool_call_format;
-  if (const auto& chat_template = engine_.text().chat_template)
-    request.constraint.after_reasoning =
-        expects_thought(*chat_template, request.options) || continues_thought(engine_, request);
-  if (effort.is_short && compiles(request.constraint)) return nullptr;
+  if (!complete_constraint(request, effort)) return nullptr;
   SamplingParams& params = request.sampling;
   LoadShare share = admit(num_samples(params));
   reply.parser = answer_format(engine_, request, config_.tool_call_format, config_.parse_reasoning);

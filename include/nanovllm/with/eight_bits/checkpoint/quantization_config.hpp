@@ -109,10 +109,9 @@ NANOVLLM_INLINE void read_modules(const JsonFields& fields, std::string_view key
                                   QuantizationConfig& out) {
   const Json* const found = fields.find(key);
   if (found == nullptr) return;
-  const bool is_list =
-      found->is_array() &&
-      std::ranges::all_of(found->elements(), [](const Json& name) { return name.is_string(); });
-  if (!is_list) return fields.wrong(key, "a list of names", *found);
+  const Json* const wrong =
+      JsonFields::first_wrong(*found, [](const Json& name) { return name.is_string(); });
+  if (wrong != nullptr) return fields.wrong(key, "a list of names", *wrong);
   for (const Json& name : found->elements()) out.unquantised.push_back(name.string());
 }
 

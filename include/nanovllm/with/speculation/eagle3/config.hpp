@@ -5,6 +5,7 @@
 /// models/eagle3 for names and defaults.
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -68,6 +69,9 @@ struct Eagle3Config {
                                               std::string_view source = "config.json");
 };
 
+/// Whether `path` is a directory whose config.json is that of an EAGLE-3 head, be it a broken one.
+[[nodiscard]] bool is_eagle3_head(const std::filesystem::path& path);
+
 /// The layers whose streams a head takes by default, 2, L / 2 and L - 3 of the target's L, or those
 /// that its file has. Throws ConfigError for layers that the target has not, and where its hidden
 /// size or vocabulary is not the head's.
@@ -82,6 +86,8 @@ struct Eagle3Config {
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <exception>
+#include <initializer_list>
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
@@ -130,14 +136,15 @@ NANOVLLM_INLINE void read_stream_layers(const JsonFields& fields, Eagle3Config& 
   if (list == nullptr) return;
   constexpr std::size_t kMost = 16;
   std::vector<std::int64_t> layers;
-  if (list->is_array()) {
-    for (const Json& item : *list) {
-      const auto id = JsonFields::as_integer(item);
-      if (id && *id >= 0 && *id <= ModelLimits::kNumLayers) layers.push_back(*id);
-    }
-  }
-  if (layers.empty() || layers.size() > kMost || layers.size() != list->size())
-    return fields.wrong(kKey, "a list of 1 to 16 numbers of layers, counted from 0", *list);
+  const auto add = [&](const Json& item) {
+    const auto id = JsonFields::as_integer(item);
+    layers.push_back(id.value_or(-1));
+    return layers.back() >= 0 && layers.back() <= ModelLimits::kNumLayers;
+  };
+  const Json* const wrong = JsonFields::first_wrong(*list, add);
+  if (wrong != nullptr || layers.empty() || layers.size() > kMost)
+    return fields.wrong(kKey, "a list of 1 to 16 numbers of layers, counted from 0",
+                        wrong != nullptr ? *wrong : *list);
   if (out.stream_layers && *out.stream_layers != layers)
     problems.add("two values for '", kKey, "'");
   out.stream_layers = std::move(layers);
@@ -274,12 +281,28 @@ NANOVLLM_INLINE Eagle3Config Eagle3Config::load(const Checkpoint& checkpoint) {
                      "'layers.0.hidden_norm.weight': it is no EAGLE-3 head");
   }
   out.has_embedding = has("embed_tokens.weight");
-  out.norms_heads = has(out.prefix + "self_attn.q_norm.weight");
-  out.has_qkv_bias = has(out.prefix + "self_attn.q_proj.bias");
-  out.has_output_bias = has(out.prefix + "self_attn.o_proj.bias");
+  // One of a kind is enough: those that are missing beside it are named when they are read.
+  const auto has_any = [&](std::initializer_list<const char*> names) {
+    return std::ranges::any_of(
+        names, [&](const char* name) { return has(concat(out.prefix, "self_attn.", name)); });
+  };
+  out.norms_heads = has_any({"q_norm.weight", "k_norm.weight"});
+  out.has_qkv_bias = has_any({"q_proj.bias", "k_proj.bias", "v_proj.bias"});
+  out.has_output_bias = has_any({"o_proj.bias"});
   out.target_ids = detail::read_target_ids(checkpoint, out);
   pass_warnings(out.warnings, checkpoint);
   return out;
+}
+
+NANOVLLM_INLINE bool is_eagle3_head(const std::filesystem::path& path) try {
+  if (!std::filesystem::is_directory(path)) return false;
+  const Json json = parse_json_object<ConfigError>(read_config_texts(path).config, "config.json");
+  Problems problems;
+  const JsonFields fields(json, "", problems);
+  detail::check_eagle3_class(fields, fields.find("speculators_model_type") != nullptr, problems);
+  return problems.empty();
+} catch (const std::exception&) {  // who opens it says what is wrong
+  return false;
 }
 
 NANOVLLM_INLINE std::vector<std::int64_t> stream_layers(const Eagle3Config& config,
