@@ -75,17 +75,16 @@ TEST_CASE("a rank that hangs is named and left behind with its task", "[rank_thr
     RankThreads threads(3, true);
     std::atomic<bool> released = false;
     bool late = false;
-    const auto hanging = threads.run_for(
-        milliseconds(100), milliseconds(200),
-        [kept, &released](int rank) {
-          if (rank == 1) {
-            while (!*kept) std::this_thread::sleep_for(milliseconds(1));
-          } else {
-            while (!released) std::this_thread::sleep_for(milliseconds(1));
-            throw Error("released");
-          }
-        },
-        {}, [&] { released = true; }, late);
+    threads.start([kept, &released](int rank) {
+      if (rank == 1) {
+        while (!*kept) std::this_thread::sleep_for(milliseconds(1));
+      } else {
+        while (!released) std::this_thread::sleep_for(milliseconds(1));
+        throw Error("released");
+      }
+    });
+    const auto hanging = threads.join_for(
+        milliseconds(100), milliseconds(200), [&] { released = true; }, late);
     CHECK(late);
     CHECK(hanging == std::vector<int>{1});
     CHECK(threads.hanging() == std::vector<int>{1});
@@ -106,13 +105,60 @@ TEST_CASE("a rank that hangs is named and left behind with its task", "[rank_thr
 TEST_CASE("ranks in time are as without a limit", "[rank_threads]") {
   RankThreads threads(2, true);
   bool late = true;
-  CHECK(threads
-            .run_for(
-                seconds(10), seconds(1), [](int) {}, {}, [] {}, late)
-            .empty());
+  const auto join = [&] {
+    return threads.join_for(
+        seconds(10), seconds(1), [] {}, late);
+  };
+  CHECK(join().empty());  // nothing was started
   CHECK_FALSE(late);
-  CHECK_THROWS_WITH(
-      threads.run_for(
-          seconds(10), seconds(1), [](int) { throw Error("on fire"); }, {}, [] {}, late),
-      "on fire");
+  threads.start([](int) {});
+  CHECK(join().empty());
+  CHECK_FALSE(late);
+  threads.start([](int) { throw Error("on fire"); });
+  CHECK_THROWS_WITH(join(), "on fire");
+  CHECK_NOTHROW(threads.join());
+}
+
+TEST_CASE("what was started is joined once, by whoever comes first", "[rank_threads]") {
+  std::atomic<int> num_done = 0;
+  {
+    RankThreads threads(3);
+    std::atomic<bool> released = false;
+    const auto wait = [&](int rank) {
+      while (rank > 0 && !released) std::this_thread::sleep_for(milliseconds(1));
+      ++num_done;
+    };
+    threads.start(wait);
+    CHECK(num_done == 1);  // the caller's part
+    released = true;
+    threads.join();
+    CHECK(num_done == 3);
+    CHECK_NOTHROW(threads.join());
+
+    released = false;
+    threads.start(wait);
+    std::thread other([&] {
+      std::this_thread::sleep_for(milliseconds(10));
+      released = true;
+    });
+    threads.start(wait);  // after the one before
+    CHECK(num_done >= 7);
+    other.join();
+    threads.run(wait);
+    CHECK(num_done == 12);
+
+    for (const int failing : {0, 2}) {
+      std::atomic<int> handled = -1;
+      threads.start(
+          [&](int rank) {
+            if (rank == failing) throw Error("on fire");
+          },
+          [&](int rank) { handled = rank; });
+      CHECK_THROWS_WITH(threads.run(wait), "on fire");  // which does not begin
+      CHECK(handled == failing);
+      CHECK(num_done == 12);
+    }
+    threads.start(wait);
+  }
+  CHECK(num_done == 15);  // they end what they have begun
 }

@@ -27,7 +27,6 @@ namespace nanovllm {
 /// ever, and keeps the task that it was given.
 class RankThreads {
  public:
-  static constexpr bool kHasLimit = true;  ///< there is `run_for`
   /// What a rank does, and what it does when that throws.
   using Task = std::function<void(int rank)>;
   using Duration = std::chrono::steady_clock::duration;
@@ -41,8 +40,12 @@ class RankThreads {
         [this] { state_->stop(); });
   }
 
-  /// Waits for all ranks except those that hang.
+  /// Waits for what was started, and for all ranks except those that hang.
   ~RankThreads() {
+    try {
+      join();
+    } catch (...) {  // nobody asked for it
+    }
     state_->stop();
     for (std::size_t i = 0; i < threads_.size(); ++i) {
       if (state_->is_abandoned(first_ + static_cast<int>(i))) {
@@ -63,23 +66,40 @@ class RankThreads {
   /// ranks that wait for it; afterwards the first error in time is rethrown. What `on_error` throws
   /// itself is dropped. Throws Error when a rank hangs since an earlier call.
   void run(Task task, Task on_error = {}) {
-    const std::shared_ptr<Job> job = begin(std::move(task), std::move(on_error));
+    start(std::move(task), std::move(on_error));
+    join();
+  }
+
+  /// The same, and returns when the caller has done its own part: a thread that is woken comes some
+  /// 50 microseconds later. `task` must own what it uses until `join`. If the ranks still do what
+  /// was started before, joins that first.
+  void start(Task task, Task on_error = {}) {
+    join();
+    started_ = begin(std::move(task), std::move(on_error));
+  }
+
+  /// Returns when all ranks have done what was started last, or at once where it was joined. Throws
+  /// the first error in time.
+  void join() {
+    if (!started_) return;
+    const std::shared_ptr<Job> job = std::exchange(started_, nullptr);
     std::unique_lock lock(state_->mutex);
     state_->finished.wait(lock, [&] { return job->num_running == 0; });
     job->rethrow();
   }
 
-  /// The same with a limit; rank 0 then needs a thread. Calls `release()` when ranks are
-  /// still running by then, which is to end what they wait for, and returns those that do not end
-  /// within `grace` either: they hang. Nothing is rethrown in that case, nor when all have ended
-  /// late: `late` is set. `task` must own what it uses.
-  [[nodiscard]] std::vector<int> run_for(Duration limit, Duration grace, Task task, Task on_error,
-                                         const std::function<void()>& release, bool& late) {
-    const auto begun = std::chrono::steady_clock::now();
-    const std::shared_ptr<Job> job = begin(std::move(task), std::move(on_error));
+  /// The same with a limit from the start on; rank 0 then needs a thread. Calls `release()` when
+  /// ranks are still running by then, which is to end what they wait for, and returns those that do
+  /// not end within `grace` either: they hang. Nothing is rethrown in that case, nor when all have
+  /// ended late: `late` is set.
+  [[nodiscard]] std::vector<int> join_for(Duration limit, Duration grace,
+                                          const std::function<void()>& release, bool& late) {
+    late = false;
+    if (!started_) return {};
+    const std::shared_ptr<Job> job = std::exchange(started_, nullptr);
     const auto done = [&] { return job->num_running == 0; };
     std::unique_lock lock(state_->mutex);
-    late = !state_->finished.wait_until(lock, begun + limit, done);
+    late = !state_->finished.wait_until(lock, job->begun + limit, done);
     if (!late) {
       job->rethrow();
       return {};
@@ -95,7 +115,7 @@ class RankThreads {
     return hanging;
   }
 
-  /// The ranks whose threads have not come back from a call of `run_for` that gave them up.
+  /// The ranks whose threads have not come back since a `join_for` gave them up.
   [[nodiscard]] std::vector<int> hanging() const {
     std::vector<int> out;
     for (int rank = 0; rank < num_ranks(); ++rank) {
@@ -105,10 +125,11 @@ class RankThreads {
   }
 
  private:
-  /// One call of `run`.
+  /// What was started once.
   struct Job {
     Task task;
     Task on_error;
+    std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
     std::exception_ptr first_error;
     int num_running = 0;
 
@@ -192,7 +213,8 @@ class RankThreads {
     return job;
   }
 
-  int first_;  // of the ranks with a thread
+  int first_;                     // of the ranks with a thread
+  std::shared_ptr<Job> started_;  // and not joined
   std::shared_ptr<State> state_;
   std::vector<std::thread> threads_;
 };

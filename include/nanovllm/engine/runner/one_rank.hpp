@@ -78,8 +78,6 @@ inline void validate(const RunnerConfig& config) {
 /// The part of RankThreads that one rank needs: it runs on the caller's thread.
 class CallerThread {
  public:
-  static constexpr bool kHasLimit = false;  ///< a step that hangs cannot be given up
-
   CallerThread(int, bool) {}
 
   /// Calls `task(0)`, and `on_error(0)` when that throws.
@@ -91,6 +89,19 @@ class CallerThread {
       on_error(0);
       throw;
     }
+  }
+
+  template <class Task, class OnError>
+  void start(const Task& task, const OnError& on_error) {
+    run(task, on_error);
+  }
+  void join() {}
+  /// There is no other thread that could give up a step that hangs.
+  template <class Release>
+  [[nodiscard]] std::vector<int> join_for(std::chrono::steady_clock::duration,
+                                          std::chrono::steady_clock::duration, const Release&,
+                                          bool&) {
+    return {};
   }
 
   [[nodiscard]] std::vector<int> hanging() const { return {}; }

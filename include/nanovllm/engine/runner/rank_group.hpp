@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -35,18 +34,6 @@
 #include "nanovllm/parallel/communicator.hpp"
 
 namespace nanovllm {
-
-namespace detail {
-
-/// Keeps an object alive until the process ends, on purpose: a hanging thread may still use it.
-inline void leak(std::shared_ptr<const void> object) {
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<std::shared_ptr<const void>>;
-  const std::lock_guard lock(mutex);
-  kept->push_back(std::move(object));
-}
-
-}  // namespace detail
 
 /// What one rank throws releases the others and is thrown by the call. One thread calls a group,
 /// but for `abort`.
@@ -83,6 +70,7 @@ class RankGroup {
 
   /// Waits for the steps under way. A rank that hangs is left behind with what it uses.
   ~RankGroup() {
+    join();
     try {
       // The device would be waited for without end.
       if (watchdog_.has_fired() && !are_done_soon()) detail::leak(members_);
@@ -184,23 +172,20 @@ class RankGroup {
 
   // ---- Steps ----
 
-  /// Each rank begins the step, and a backend whose ops are done at once computes it. With a limit,
-  /// throws an Error that names the ranks that hang, if any; they keep the inputs.
+  /// Each rank begins the step, and a backend whose ops are done at once computes it. Ranks with
+  /// threads of their own may do so after it has returned; `wait` throws what went wrong.
   void launch(int slot, const StepInputs& inputs) {
-    if (is_alone()) {
-      Rank& rank = (*this)[0];
-      const auto entered = rank.enter();
-      return rank.launch(slot, inputs);
-    }
-    begin(inputs, inputs_[static_cast<std::size_t>(slot)],
-          [slot](Rank& rank, const StepInputs& step) { rank.launch(slot, step); });
+    Begun& step = begun(slot);
+    begin(step, step.inputs, inputs,
+          [slot](Rank& rank, const StepInputs& own) { rank.launch(slot, own); });
   }
 
   /// Each rank draws for a deferred step, in the same way.
   void sample(int slot, const SampleInputs& inputs) {
     if constexpr (kEditsLogits) {
-      begin(inputs, draws_[static_cast<std::size_t>(slot)],
-            [slot](Rank& rank, const SampleInputs& draws) { rank.executor->sample(slot, draws); });
+      Begun& step = begun(slot);
+      begin(step, step.draws, inputs,
+            [slot](Rank& rank, const SampleInputs& own) { rank.executor->sample(slot, own); });
     } else {
       throw Error("sample: the policy's Executor has no deferred steps");
     }
@@ -223,6 +208,8 @@ class RankGroup {
   /// devices hang.
   void wait(int slot) {
     if (is_alone()) return;
+    join();
+    if (begun(slot).error) std::rethrow_exception(std::exchange(begun(slot).error, nullptr));
     for (const Backoff backoff(Backoff::kForSteps); !is_done(slot); backoff.pause()) {
       throw_if_late();
       if (watchdog_.is_late()) give_up(slot);
@@ -249,6 +236,8 @@ class RankGroup {
 
   /// Throws Error unless all ranks and their devices come to rest.
   void come_to_rest() {
+    join();
+    for (Begun& step : begun_) step.error = nullptr;
     for (const int rank : threads_.hanging())
       throw Error(concat("reset: rank ", rank, " still hangs; the engine has to be made anew"));
     members_->abort();
@@ -307,31 +296,48 @@ class RankGroup {
   /// Whether a step is computed on the caller's thread, for as long as it takes.
   [[nodiscard]] bool is_alone() const { return size() == 1 && !watchdog_.has_limit(); }
 
-  /// Calls `call(rank, inputs)` on every rank's thread. With a limit, on a copy of the inputs, in
-  /// `kept`, which ranks that hang keep.
-  template <class Inputs, class Call>
-  void begin(const Inputs& inputs, std::shared_ptr<Inputs>& kept, const Call& call) {
-    if constexpr (Ranks::Threads::kHasLimit) {
-      if (watchdog_.has_limit()) return begin_within_limit(inputs, kept, call);
-    }
-    on_all([&](Rank& rank) { call(rank, inputs); });
-  }
+  /// A step that was begun: what ranks read of it, and keep if they hang, and why it failed.
+  struct Begun {
+    std::shared_ptr<StepInputs> inputs;
+    std::shared_ptr<SampleInputs> draws;
+    std::exception_ptr error;
+  };
+  [[nodiscard]] Begun& begun(int slot) { return begun_[static_cast<std::size_t>(slot)]; }
 
+  /// Starts `call(rank, inputs)` on every rank's thread, on a copy of the inputs, `own`, unless
+  /// `step` has failed. Calls it where there is one rank alone.
   template <class Inputs, class Call>
-  void begin_within_limit(const Inputs& inputs, std::shared_ptr<Inputs>& kept, const Call& call) {
-    if (kept == nullptr || kept.use_count() > 1) kept = std::make_shared<Inputs>();
-    *kept = inputs;
-    bool late = false;
-    const std::vector<int> hanging = threads_.run_for(
-        watchdog_.limit(), kGrace,
-        [members = members_, call, mine = kept](int r) {
+  void begin(Begun& step, std::shared_ptr<Inputs>& own, const Inputs& inputs, const Call& call) {
+    if (is_alone()) {
+      const auto entered = (*this)[0].enter();
+      return call((*this)[0], inputs);
+    }
+    join();
+    if (step.error) return;
+    if (own == nullptr || own.use_count() > 1) own = std::make_shared<Inputs>();
+    own->copy_packed(inputs);
+    newest_ = &step;
+    threads_.start(
+        [members = members_, call, mine = own](int r) {
           Rank& rank = (*members)[r];
           const auto entered = rank.enter();
           call(rank, *mine);
         },
-        [members = members_](int) { members->release_others(); }, [this] { release_late_ranks(); },
-        late);
-    if (late) throw Error(watchdog_.fire(hanging));
+        [members = members_](int) { members->release_others(); });
+  }
+
+  /// Returns when all ranks have begun what was started last. What the first that failed threw is
+  /// the step's error; with a limit, one that names the ranks that hang.
+  void join() noexcept {
+    try {
+      if (!watchdog_.has_limit()) return threads_.join();
+      bool late = false;
+      const std::vector<int> hanging = threads_.join_for(
+          watchdog_.limit(), kGrace, [this] { release_late_ranks(); }, late);
+      if (late) throw Error(watchdog_.fire(hanging));
+    } catch (...) {
+      newest_->error = std::current_exception();
+    }
   }
 
   /// The step in `slot` is late.
@@ -384,9 +390,8 @@ class RankGroup {
   [[nodiscard]] bool are_done_soon() const { return is_done_soon(0) && is_done_soon(1); }
 
   std::shared_ptr<Members> members_;
-  // Of the steps, where a rank may keep them.
-  std::array<std::shared_ptr<StepInputs>, 2> inputs_;
-  std::array<std::shared_ptr<SampleInputs>, 2> draws_;
+  std::array<Begun, 2> begun_;
+  Begun* newest_ = begun_.data();
   Watchdog watchdog_;
   typename Ranks::Threads threads_;  // last: joined before what its threads use is gone
 };

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -14,6 +15,18 @@
 #include "nanovllm/engine/runner/health.hpp"
 
 namespace nanovllm {
+
+namespace detail {
+
+/// Keeps an object alive until the process ends, on purpose: a hanging thread may still use it.
+inline void leak(std::shared_ptr<const void> object) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<const void>>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(object));
+}
+
+}  // namespace detail
 
 /// Watches the oldest step under way, if there is one. `health` may be called from any thread; the
 /// rest belongs to the runner's caller.

@@ -172,6 +172,12 @@ class StepArena {
   /// Where each field is in the arena.
   [[nodiscard]] const Batch<PackedOf>& fields() const { return header_.fields; }
 
+  /// Becomes the same as `other`, but for what that was packed from.
+  void copy_packed(const StepArena& other) {
+    header_ = other.header_;
+    bytes_ = other.bytes_;
+  }
+
   /// Becomes the same as an arena of which `message` has the counts and the bytes, one after the
   /// other. Throws Error when they do not fit together.
   void unpack(std::span<const std::byte> message) {

@@ -58,6 +58,12 @@ class StepInputs : public StepArena<StepBatch, StepCounts> {
   /// comes later, as SampleInputs. Decodes of a deferred step share no reads.
   void build_deferred(const StepPlan& plan, std::int64_t block_size);
 
+  /// Becomes the same as `other`, but for what that was laid out from.
+  void copy_packed(const StepInputs& other) {
+    StepArena::copy_packed(other);
+    last_rows_ = other.last_rows_;
+  }
+
   [[nodiscard]] std::int64_t num_tokens() const { return fields().forward.tokens.size; }
   /// Rows that are decodes, and chunks after them.
   [[nodiscard]] std::int64_t num_sequences() const { return fields().forward.kv_lens.size; }
