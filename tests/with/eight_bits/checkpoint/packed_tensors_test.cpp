@@ -182,17 +182,22 @@ TEST_CASE("several panels of a file, which are given back", "[packed][weights]")
   }
 }
 
-TEST_CASE("zeros of GPTQ less one wrap around", "[packed][weights]") {
-  // A zero of 0 is stored as 15, which is what AutoGPTQ's packing makes of -1.
-  const Size s{{PackedLayout::gptq, 4, 8, true, true}, 8, 8};
-  PackedExample m = packed_noise(s.format, s.rows, s.columns);
-  for (int& zero : m.zeros) zero = 0;
-  std::vector<ExampleTensor> tensors = tensors_of(m);
-  CHECK(tensors[1].data == std::string(4, '\xff'));
-  Reader<float> reader;
-  load_parameters<float>(Checkpoint(packed_checkpoint(tensors, config_of(s.format))),
-                         reader.parameters(s));
-  CHECK(reader.values[13] == static_cast<float>(m.code(1, 5)) * m.scale(1, 0));
+TEST_CASE("zeros of GPTQ less one are those of whole words", "[packed][weights]") {
+  // GPTQModel subtracts 0x11111111 from a word of zeros: one of 0 borrows from the next.
+  for (const int bits : {4, 8}) {
+    const Size s{{PackedLayout::gptq, bits, 8, true, true}, 8, 8};
+    PackedExample m = packed_noise(s.format, s.rows, s.columns);
+    m.zeros = {0, 0, 3, 0, 1, 9, 0, 15};
+    std::vector<ExampleTensor> tensors = tensors_of(m);
+    using namespace std::string_literals;
+    CHECK(tensors[1].data ==
+          (bits == 4 ? "\xef\xf1\x7f\xdf"s : "\xff\xfe\x01\xff\x00\x08\xff\x0d"s));
+    Reader<float> reader;
+    load_parameters<float>(Checkpoint(packed_checkpoint(tensors, config_of(s.format))),
+                           reader.parameters(s));
+    for (std::int64_t n = 0; n < s.rows; ++n)
+      CHECK(reader.values[static_cast<std::size_t>(n * s.columns + 5)] == m.value(n, 5));
+  }
 }
 
 TEST_CASE("a scale that is not finite ends the load", "[packed][weights]") {

@@ -173,9 +173,11 @@ NANOVLLM_INLINE int PackedTensors::zero(std::int64_t row, std::int64_t group) co
   int place = static_cast<int>(row % per_word);
   if (format.layout == PackedLayout::awq)
     place = detail::kAwqPlace[static_cast<std::size_t>(place)];
-  const int stored =
-      static_cast<int>(detail::word_at(*zeros, index) >> (place * format.bits)) & mask;
-  return format.zeros_less_one ? (stored + 1) & mask : stored;
+  std::uint32_t word = detail::word_at(*zeros, index);
+  // One was subtracted from each element of the whole word, so a zero of 0 has borrowed from the
+  // next one. Source: GPTQModel, convert_gptq_v2_to_v1_format_module.
+  if (format.zeros_less_one) word += format.bits == 4 ? 0x11111111u : 0x01010101u;
+  return static_cast<int>(word >> (place * format.bits)) & mask;
 }
 
 NANOVLLM_INLINE void PackedTensors::unpack(std::int64_t row, std::int64_t column, Tile& out) const {
