@@ -152,6 +152,32 @@ TEST_CASE("what config.json says must be what is stored", "[packed][weights]") {
                      "modules_to_not_convert": ["m.weight", "mm"]})") == "nothing");
 }
 
+TEST_CASE("stored zeros of a symmetric GPTQ matrix must be in the middle", "[packed][weights]") {
+  for (const int bits : {4, 8}) {
+    const std::string config = config_of({gptq, bits, 32, false, true});
+    const auto stored = [&](int zero, std::int64_t rows = 64) {
+      const PackedFormat asymmetric{gptq, bits, 32, true, true};
+      PackedExample m = packed_noise(asymmetric, rows, 96);
+      m.zeros.assign(m.zeros.size(), zero);
+      return m;
+    };
+    const int middle = 1 << (bits - 1);
+    for (const std::int64_t rows : {64, 61}) {
+      CAPTURE(bits, rows);
+      CHECK_NOTHROW(load(tensors_of(stored(middle, rows)), config, {rows, 96}));
+      // As gptq_v2 has them, under the name of the first format.
+      CHECK_NOTHROW(load(tensors_of(stored(middle + 1, rows)), config, {rows, 96}));
+      PackedExample other = stored(middle, rows);
+      other.zeros.back() = middle - 2;
+      const std::string message = concat("'m.weight' has zeros in 'm.qzeros' that are not all ",
+                                         middle, ", but config.json has no 'sym' that is false");
+      CHECK_THROWS_WITH(load(tensors_of(other), config, {rows, 96}), Contains(message));
+      other.zeros.assign(other.zeros.size(), middle - 2);
+      CHECK_THROWS_WITH(load(tensors_of(other), config, {rows, 96}), Contains(message));
+    }
+  }
+}
+
 TEST_CASE("matrices that have no place in whole words are refused", "[packed][weights]") {
   const auto same = [](Tensors&) {};
   CHECK_THAT(error_of(kAwq, same, "", {68, 96}),

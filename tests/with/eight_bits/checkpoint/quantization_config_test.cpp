@@ -149,6 +149,31 @@ TEST_CASE("quantization_config of packed integers", "[packed][config]") {
           R"(, "group_1": {"format": "float-quantized", "weights": )" + four + "}");
 }
 
+TEST_CASE("transforms of weights are ignored, others are refused", "[packed][config]") {
+  const auto with = [](const std::string& transforms) {
+    return read(R"({"quant_method": "compressed-tensors", "format": "float-quantized",
+                    "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}},
+                    "transform_config": )" +
+                transforms + "}");
+  };
+  const auto located = [&](const std::string& locations) {
+    return R"({"config_groups": {"R1": {"type": "hadamard", "apply": [)" + locations + "]}}}";
+  };
+  for (const char* none : {"null", "{}", R"({"config_groups": {}})"}) CHECK_NOTHROW(with(none));
+  CHECK_NOTHROW(with(located(R"({"targets": ["Linear"], "location": "weight_input"},
+                                {"targets": ["Linear"], "location": "weight_output"})")));
+  for (const char* location : {"input", "output", "k_cache", "q_attn"})
+    CHECK_THROWS_WITH(
+        with(located(concat(R"({"location": "weight_input"}, {"location": ")", location, "\"}"))),
+        Contains(
+            concat("'quantization_config.transform_config.config_groups.R1.apply.location' must "
+                   "be \"weight_input\" or \"weight_output\", got \"",
+                   location, "\": transforms of activations are not supported")));
+  CHECK_THROWS_WITH(with(located("{}")), Contains("got nothing: transforms of activations"));
+  CHECK_THROWS_WITH(with(R"({"config_groups": {"R1": {"type": "hadamard"}}})"),
+                    Contains("config_groups.R1.apply' must be an array"));
+}
+
 TEST_CASE("options of AWQ and GPTQ that are not supported are refused by name",
           "[packed][config]") {
   const auto refused = [](const std::string& method, const std::string& options,

@@ -217,6 +217,24 @@ struct PackedPart {
   return {};
 }
 
+/// What is wrong with the zeros that GPTQ stores of a matrix that config.json says to be symmetric:
+/// all are in the middle, or all one less.
+[[nodiscard]] NANOVLLM_INLINE std::string symmetry_problem(const CheckpointTensor& zeros,
+                                                           std::int64_t rows, int bits) {
+  const std::int64_t per_word = 32 / bits, across = ceil_div(rows, per_word);
+  const std::uint32_t ones = bits == 4 ? 0x11111111u : 0x01010101u, middles = ones << (bits - 1);
+  const auto all_are = [&](std::uint32_t expected) {
+    for (std::int64_t i = 0; i < across * static_cast<std::int64_t>(zeros.shape[0]); ++i) {
+      const std::int64_t unused = std::max<std::int64_t>(0, (i % across + 1) * per_word - rows);
+      if ((word_at(zeros, i) ^ expected) << (unused * bits) != 0) return false;
+    }
+    return true;
+  };
+  if (all_are(middles) || all_are(middles - ones)) return {};
+  return concat("has zeros in '", zeros.name, "' that are not all ", 1 << (bits - 1),
+                ", but config.json has no 'sym' that is false");
+}
+
 /// What is wrong with `<module>.weight_shape` of compressed-tensors.
 [[nodiscard]] NANOVLLM_INLINE std::string stored_shape_problem(
     const Checkpoint& checkpoint, const std::string& module,
@@ -278,8 +296,14 @@ NANOVLLM_INLINE std::string packed_problem(const Checkpoint& checkpoint, const s
                     ".weight_g_idx'), which is not supported");
     return detail::stored_shape_problem(checkpoint, module, shape);
   }
+  if (format.layout != PackedLayout::gptq) return {};
+  const CheckpointTensor* const zeros = checkpoint.find(module + ".qzeros");
+  if (!format.has_zeros && zeros != nullptr) {
+    const std::string problem = detail::symmetry_problem(*zeros, shape[0], format.bits);
+    if (!problem.empty()) return problem;
+  }
   const CheckpointTensor* const groups = checkpoint.find(module + ".g_idx");
-  if (format.layout != PackedLayout::gptq || groups == nullptr) return {};
+  if (groups == nullptr) return {};
   return detail::order_problem(*groups, format.group_size.value_or(shape[1]));
 }
 

@@ -160,6 +160,32 @@ NANOVLLM_INLINE void read_packed(PackedLayout layout, const JsonFields& fields, 
   }
 }
 
+/// Adds a problem for each transform of activations, keys or values. Those of weights are in the
+/// stored weights already. Source: compressed-tensors, TransformLocation.
+NANOVLLM_INLINE void check_transforms(const JsonFields& fields, Problems& problems) {
+  const Json* const config = fields.find("transform_config");
+  const Json* const groups =
+      config != nullptr && config->is_object() ? config->find("config_groups") : nullptr;
+  if (groups == nullptr || !groups->is_object()) return;
+  for (const auto& [name, group] : groups->items()) {
+    const Json* const apply = group.is_object() ? group.find("apply") : nullptr;
+    const std::string where =
+        concat("'quantization_config.transform_config.config_groups.", name, ".apply");
+    if (apply == nullptr || !apply->is_array()) {
+      problems.add(where, "' must be an array");
+      continue;
+    }
+    for (const Json& place : apply->elements()) {
+      const Json* const found = place.is_object() ? place.find("location") : nullptr;
+      if (found != nullptr && (*found == Json("weight_input") || *found == Json("weight_output")))
+        continue;
+      problems.add(where, ".location' must be \"weight_input\" or \"weight_output\", got ",
+                   found == nullptr ? "nothing" : shown(*found),
+                   ": transforms of activations are not supported");
+    }
+  }
+}
+
 NANOVLLM_INLINE void read_compressed_tensors(const Json& json, QuantizationConfig& out,
                                              Problems& problems) {
   const std::string prefix = "quantization_config.";
@@ -168,6 +194,7 @@ NANOVLLM_INLINE void read_compressed_tensors(const Json& json, QuantizationConfi
       read_word(fields, "format", {"float-quantized", "naive-quantized", "pack-quantized"}) ==
       "pack-quantized";
   read_modules(fields, "ignore", out);
+  check_transforms(fields, problems);
   const Json* const groups = fields.find("config_groups");
   if (groups == nullptr || !groups->is_object() || groups->empty()) {
     problems.add("'quantization_config.config_groups' is missing");
