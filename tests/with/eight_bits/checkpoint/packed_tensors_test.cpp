@@ -200,6 +200,45 @@ TEST_CASE("zeros of GPTQ less one are those of whole words", "[packed][weights]"
   }
 }
 
+TEST_CASE("columns in the order of their activations", "[packed][weights]") {
+  using enum PackedLayout;
+  const std::vector<Size> ordered{{{gptq, 4, 32, true, true}, 136, 256},
+                                  {{gptq, 8, 16, false, true}, 20, 80},
+                                  {{compressed_tensors, 4, 24, true}, 37, 200},
+                                  {{compressed_tensors, 8, 32, false}, 20, 96}};
+  for (const Size& s : ordered) {
+    CAPTURE(config_of(s.format), s.rows, s.columns);
+    const PackedExample m = packed_noise(s.format, s.rows, s.columns);
+    const auto group_of = [&](std::int64_t k) { return 7 * k % s.columns / m.group; };
+    std::string order(static_cast<std::size_t>(4 * s.columns), '\0');
+    for (std::int64_t k = 0; k < s.columns; ++k)
+      order[static_cast<std::size_t>(4 * k)] = static_cast<char>(group_of(k));
+    std::vector<ExampleTensor> tensors = tensors_of(m);
+    const bool is_gptq = s.format.layout == gptq;
+    if (is_gptq) tensors.pop_back();
+    tensors.push_back({is_gptq ? "m.g_idx" : "m.weight_g_idx",
+                       FileDType::i32,
+                       {static_cast<std::uint64_t>(s.columns)},
+                       order});
+    const Checkpoint checkpoint(packed_checkpoint(tensors, config_of(s.format)));
+    for (const Shard& shard : shards_of(s)) {
+      const detail::Region part = detail::region_of({s.rows, s.columns}, shard);
+      std::vector<float> expected;
+      for (std::int64_t n = part.row_begin; n < part.row_end; ++n) {
+        for (std::int64_t k = part.column_begin; k < part.column_end; ++k)
+          expected.push_back(static_cast<float>(m.code(n, k) - m.zero(n, group_of(k))) *
+                             m.scale(n, group_of(k)));
+      }
+      // As floats also for those who take integers: neighbours have no scale in common.
+      Reader<float> floats{shard}, integers{shard, true};
+      load_parameters<float>(checkpoint, floats.parameters(s));
+      CHECK((floats.values == expected));
+      load_parameters<float>(checkpoint, integers.parameters(s));
+      CHECK((integers.values == expected));
+    }
+  }
+}
+
 TEST_CASE("a scale that is not finite ends the load", "[packed][weights]") {
   const Size s{{PackedLayout::awq, 4, 32}, 64, 64};
   PackedExample m = packed_noise(s.format, s.rows, s.columns);

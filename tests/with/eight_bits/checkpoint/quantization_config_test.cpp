@@ -110,6 +110,9 @@ TEST_CASE("quantization_config of packed integers", "[packed][config]") {
                  "pack_dtype": "int32", "lm_head": false, "meta": {"quantizer": ["gptqmodel:1"]},
                  "dynamic": {"-:.*gate.*": {}, "+:.*down.*": {"bits": 8, "group_size": -1}}})")
             .packed == PackedFormat{PackedLayout::gptq, 8, {}, true, false});
+  CHECK(
+      read(R"({"bits": 4, "group_size": 128, "desc_act": true, "quant_method": "gptq"})").packed ==
+      PackedFormat{PackedLayout::gptq, 4, 128, false, true});
   // As llm-compressor writes W4A16, W4A16_ASYM and W8A16.
   const auto packed = [](const std::string& weights, const std::string& more = "") {
     return read(R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
@@ -123,7 +126,7 @@ TEST_CASE("quantization_config of packed integers", "[packed][config]") {
   CHECK(packed(four).is_unquantised("lm_head.weight"));
   CHECK(packed(four, R"(, "group_1": {"weights": )" + four + "}").packed == packed(four).packed);
   CHECK(packed(R"({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32,
-                   "symmetric": false, "actorder": null})")
+                   "symmetric": false, "actorder": "group"})")
             .packed == PackedFormat{PackedLayout::compressed_tensors, 4, 32, true});
   CHECK(packed(R"({"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": true})")
             .packed == PackedFormat{PackedLayout::compressed_tensors, 8, {}, false});
@@ -141,8 +144,9 @@ TEST_CASE("quantization_config of packed integers", "[packed][config]") {
           "weights.strategy' must be \"group\" or \"channel\", got \"tensor\"");
   refused(R"({"num_bits": 4, "type": "int", "strategy": "group"})",
           "weights.group_size' is missing");
-  refused(R"({"num_bits": 4, "type": "int", "strategy": "channel", "actorder": "group"})",
-          "weights.actorder' must be \"static\" or \"weight\", got \"group\"");
+  refused(R"({"num_bits": 4, "type": "int", "strategy": "channel", "actorder": "rows"})",
+          "weights.actorder' must be \"static\" or \"weight\" or \"group\" or \"dynamic\", got "
+          "\"rows\"");
   refused(four, "group_1.weights' must be those of the other groups",
           R"(, "group_1": {"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}})");
   refused(four, "group_1.format' must be \"pack-quantized\", got \"float-quantized\"",
@@ -200,8 +204,6 @@ TEST_CASE("options of AWQ and GPTQ that are not supported are refused by name",
           "modules_to_not_convert' must be a list of names");
   refused("gptq", R"("bits": 3, "group_size": 128)", "bits' must be 4 or 8, got 3");
   refused("gptq", R"("bits": "4", "group_size": 128)", "bits' must be an integer");
-  refused("gptq", R"("bits": 4, "group_size": 128, "desc_act": true)",
-          "desc_act' must be false where there are groups");
   refused("gptq", R"("bits": 4, "group_size": 128, "checkpoint_format": "marlin")",
           "checkpoint_format' must be \"gptq\" or \"gptq_v2\", got \"marlin\"");
   refused("gptq", R"("bits": 4, "group_size": 128, "format": "bitblas")",

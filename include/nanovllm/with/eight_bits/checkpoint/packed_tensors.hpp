@@ -17,11 +17,14 @@ namespace nanovllm {
 
 /// The tensors of one matrix [rows, columns]. Element (n, k) is (code(n, k) - zero) · scale, a
 /// float32; scale and zero are those of row n and of columns [g, g + group_columns) around k, where
-/// g is a multiple of `group_columns`. The last group of a row may be smaller.
+/// g is a multiple of `group_columns`. The last group of a row may be smaller. With `order` they
+/// are those of the group that it has for column k.
 struct PackedTensors {
   const CheckpointTensor* words = nullptr;
   const CheckpointTensor* scales = nullptr;
   const CheckpointTensor* zeros = nullptr;  ///< null where all are 2 to the power of bits - 1
+  /// The group of each column (act-order); null where groups are of neighbours.
+  const CheckpointTensor* order = nullptr;
   PackedFormat format{};
   std::int64_t rows = 0, columns = 0;
   std::int64_t group_columns = 1;
@@ -56,7 +59,7 @@ struct PackedTensors {
   }
 
   /// Rows [row, row + count) and columns [first, first + num) as integers. Refers to this; keeps
-  /// codes of kTileRows rows in memory.
+  /// codes of kTileRows rows in memory. Not where there is an `order`.
   [[nodiscard]] IntRows rows_of(std::int64_t row, std::int64_t count, std::int64_t first,
                                 std::int64_t num) const;
 
@@ -69,6 +72,9 @@ namespace detail {
 
 /// Word `index` of a tensor of 32 bits.
 [[nodiscard]] std::uint32_t word_at(const CheckpointTensor& tensor, std::int64_t index);
+
+/// Whether `order` has the groups of neighbouring columns.
+[[nodiscard]] bool is_in_order(const CheckpointTensor& order, std::int64_t group_columns);
 
 }  // namespace detail
 
@@ -150,6 +156,13 @@ NANOVLLM_INLINE std::uint32_t word_at(const CheckpointTensor& tensor, std::int64
   std::uint32_t out;
   std::memcpy(&out, tensor.data.data() + static_cast<std::size_t>(index) * sizeof out, sizeof out);
   return out;
+}
+
+NANOVLLM_INLINE bool is_in_order(const CheckpointTensor& order, std::int64_t group_columns) {
+  const auto columns = static_cast<std::int64_t>(order.shape[0]);
+  std::int64_t k = 0;
+  while (k < columns && word_at(order, k) == k / group_columns) ++k;
+  return k == columns;
 }
 
 }  // namespace detail
@@ -236,8 +249,10 @@ NANOVLLM_INLINE void PackedTensors::dequantise(std::int64_t row, std::int64_t co
         const std::uint8_t* const from = &codes[static_cast<std::size_t>((r - i) * kTileColumns)];
         float* const to = out + (r - row) * num;
         for (std::int64_t c = std::max(first, j); c < end;) {
-          const std::int64_t group = c / group_columns;
-          const std::int64_t next = std::min(end, (group + 1) * group_columns);
+          const std::int64_t group =
+              order != nullptr ? detail::word_at(*order, c) : c / group_columns;
+          const std::int64_t next =
+              order != nullptr ? c + 1 : std::min(end, (group + 1) * group_columns);
           const float factor = scale(r, group);
           const int middle = zero(r, group);
           for (; c < next; ++c) to[c - first] = static_cast<float>(from[c - j] - middle) * factor;

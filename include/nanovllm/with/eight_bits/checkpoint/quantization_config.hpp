@@ -46,10 +46,11 @@ struct QuantizationConfig {
 };
 
 /// Reads `quantization_config`, if there is one that is not empty: quant_method "fp8", as
-/// transformers and Qwen write it; "awq", version "gemm"; "gptq", of 4 or 8 bits, without an order
-/// of activations; or "compressed-tensors" with 8-bit floats, or with packed integers of 4 or 8
-/// bits. Everything else is a problem that is named. Source: transformers, FineGrainedFP8Config,
-/// AwqConfig, GPTQConfig; compressed-tensors, QuantizationConfig.
+/// transformers and Qwen write it; "awq", version "gemm"; "gptq", of 4 or 8 bits; or
+/// "compressed-tensors" with 8-bit floats, or with packed integers of 4 or 8 bits. Everything else
+/// is a problem that is named.
+/// Source: transformers, FineGrainedFP8Config, AwqConfig, GPTQConfig; compressed-tensors,
+/// QuantizationConfig.
 [[nodiscard]] QuantizationConfig read_quantization(const JsonFields& fields, Problems& problems);
 
 /// The part of the library that reads packed integers: what a header-only program includes.
