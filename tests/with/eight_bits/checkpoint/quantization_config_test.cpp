@@ -58,6 +58,27 @@ TEST_CASE("quantization_config of the published checkpoints in 8-bit floats", "[
             .block_rows == 16);
 }
 
+TEST_CASE("quantization_config of integers of 8 bits with scales", "[int8][config]") {
+  // As llm-compressor writes W8A8.
+  const auto with = [](const std::string& weights) {
+    return read(R"({"quant_method": "compressed-tensors", "format": "int-quantized",
+                    "ignore": ["lm_head"], "config_groups": {"group_0": {"weights": )" +
+                weights +
+                R"(, "input_activations": {"num_bits": 8, "type": "int", "dynamic": true}}}})");
+  };
+  const QuantizationConfig config =
+      with(R"({"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": true})");
+  CHECK(config.has_int8);
+  CHECK_FALSE(config.packed.has_value());
+  CHECK(config.is_unquantised("lm_head.weight"));
+  CHECK_FALSE(read(R"({"quant_method": "fp8"})").has_int8);
+  CHECK_THROWS_WITH(with(R"({"num_bits": 4, "type": "int"})"), Contains("weights.num_bits'"));
+  CHECK_THROWS_WITH(with(R"({"num_bits": 8, "type": "float"})"),
+                    Contains("weights.type' must be \"int\", got \"float\""));
+  CHECK_THROWS_WITH(with(R"({"num_bits": 8, "type": "int", "symmetric": false})"),
+                    Contains("weights.symmetric' must be true"));
+}
+
 TEST_CASE("a quantization_config that cannot be served is refused by name", "[fp8][config]") {
   const auto refused = [](const std::string& quantization, const std::string& message) {
     CAPTURE(quantization);
@@ -76,9 +97,9 @@ TEST_CASE("a quantization_config that cannot be served is refused by name", "[fp
             "'quantization_config.weight_block_size' must be two positive integers");
   refused(R"({"quant_method": "fp8", "ignored_layers": "lm_head"})",
           "'quantization_config.ignored_layers' must be a list of names");
-  refused(R"({"quant_method": "compressed-tensors", "format": "int-quantized"})",
-          "'quantization_config.format' must be \"float-quantized\" or \"naive-quantized\" or "
-          "\"pack-quantized\", got \"int-quantized\"");
+  refused(R"({"quant_method": "compressed-tensors", "format": "marlin-24"})",
+          "'quantization_config.format' must be \"float-quantized\" or \"int-quantized\" or "
+          "\"naive-quantized\" or \"pack-quantized\", got \"marlin-24\"");
   refused(R"({"quant_method": "compressed-tensors", "config_groups": {}})",
           "'quantization_config.config_groups' is missing");
   refused(R"({"quant_method": "compressed-tensors", "config_groups": {"g": {}}})",

@@ -39,7 +39,8 @@ struct QuantizationConfig {
   std::int64_t block_columns = 128;
   /// Modules that are said to be stored in 16 bits, such as "lm_head" or "model.layers.0.mlp.gate".
   std::vector<std::string> unquantised{};
-  std::optional<PackedFormat> packed{};  ///< of a checkpoint of integers
+  std::optional<PackedFormat> packed{};  ///< of a checkpoint of packed integers
+  bool has_int8 = false;  ///< what has scales is integers of 8 bits, not packed, instead of floats
 
   /// Whether the module of tensor `name`, "lm_head" of "lm_head.weight", is among them.
   [[nodiscard]] bool is_unquantised(std::string_view name) const;
@@ -47,8 +48,8 @@ struct QuantizationConfig {
 
 /// Reads `quantization_config`, if there is one that is not empty: quant_method "fp8", as
 /// transformers and Qwen write it; "awq", version "gemm"; "gptq", of 4 or 8 bits; or
-/// "compressed-tensors" with 8-bit floats, or with packed integers of 4 or 8 bits. Everything else
-/// is a problem that is named.
+/// "compressed-tensors" with 8-bit floats or integers, or with packed integers of 4 or 8 bits.
+/// Everything else is a problem that is named.
 /// Source: transformers, FineGrainedFP8Config, AwqConfig, GPTQConfig; compressed-tensors,
 /// QuantizationConfig.
 [[nodiscard]] QuantizationConfig read_quantization(const JsonFields& fields, Problems& problems);
@@ -136,11 +137,11 @@ NANOVLLM_INLINE std::string read_word(const JsonFields& fields, std::string_view
   return std::string(known[0]);
 }
 
-/// The 8-bit floats of a group of compressed-tensors.
-NANOVLLM_INLINE void read_floats(const JsonFields& fields, const std::string& prefix,
+/// The 8-bit floats, or integers that are not packed, of a group of compressed-tensors.
+NANOVLLM_INLINE void read_scaled(const JsonFields& fields, const std::string& prefix,
                                  QuantizationConfig& out, Problems& problems) {
   static_cast<void>(fields.required_integer("num_bits", 8, 8));
-  expect_text(fields, "type", "float");
+  expect_text(fields, "type", out.has_int8 ? "int" : "float");
   if (!fields.boolean("symmetric").value_or(true))
     problems.add("'", prefix, "weights.symmetric' must be true, got false");
   const std::string strategy = fields.string("strategy").value_or("tensor");
@@ -191,9 +192,10 @@ NANOVLLM_INLINE void read_compressed_tensors(const Json& json, QuantizationConfi
                                              Problems& problems) {
   const std::string prefix = "quantization_config.";
   const JsonFields fields(json, prefix, problems);
-  const bool is_packed =
-      read_word(fields, "format", {"float-quantized", "naive-quantized", "pack-quantized"}) ==
-      "pack-quantized";
+  const std::string format = read_word(
+      fields, "format", {"float-quantized", "int-quantized", "naive-quantized", "pack-quantized"});
+  const bool is_packed = format == "pack-quantized";
+  out.has_int8 = format == "int-quantized";
   read_modules(fields, "ignore", out);
   check_transforms(fields, problems);
   const Json* const groups = fields.find("config_groups");
@@ -210,7 +212,7 @@ NANOVLLM_INLINE void read_compressed_tensors(const Json& json, QuantizationConfi
     }
     const JsonFields own(*weights, here + "weights.", problems);
     if (!is_packed) {
-      read_floats(own, here, out, problems);
+      read_scaled(own, here, out, problems);
       continue;
     }
     expect_text(JsonFields(group, here, problems), "format", "pack-quantized");
