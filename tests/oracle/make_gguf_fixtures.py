@@ -30,7 +30,8 @@ import numpy
 from gguf import GGMLQuantizationType as Type
 from gguf import TokenType
 
-BLOCK_TYPES = (Type.Q8_0, Type.Q4_0, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.Q4_1, Type.Q5_0, Type.Q5_1)
+BLOCK_TYPES = (Type.Q8_0, Type.Q4_0, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.Q4_1, Type.Q5_0, Type.Q5_1,
+               Type.IQ4_NL, Type.IQ4_XS)
 
 QWEN3 = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, head_dim=16, vocab_size=83, rms_norm_eps=1e-6,

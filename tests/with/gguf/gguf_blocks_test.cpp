@@ -1,5 +1,7 @@
 #include "nanovllm/with/gguf/gguf_blocks.hpp"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -12,9 +14,9 @@ using namespace nanovllm;
 TEST_CASE("blocks have the values that llama.cpp's own package makes of them", "[gguf]") {
   // tests/oracle/make_gguf_fixtures.py: random bits, with extreme scales among them.
   const GgufFile file("tests/fixtures/gguf/blocks.gguf");
-  REQUIRE(file.tensors().size() == 16);
+  REQUIRE(file.tensors().size() == 20);
   for (const BlockFormat* format : {&kGgufQ8_0, &kGgufQ4_0, &kGgufQ4_1, &kGgufQ5_0, &kGgufQ5_1,
-                                    &kGgufQ4_K, &kGgufQ5_K, &kGgufQ6_K}) {
+                                    &kGgufQ4_K, &kGgufQ5_K, &kGgufQ6_K, &kGgufIq4Nl, &kGgufIq4Xs}) {
     const std::string name(format->name);
     INFO(name);
     const GgufTensor* const blocks = file.find(name);
@@ -40,6 +42,18 @@ TEST_CASE("blocks have the values that llama.cpp's own package makes of them", "
     format->dequantise(moved.data() + 1 + format->bytes, 1, one.data());
     CHECK(std::memcmp(one.data(), expected.data() + format->elements, one.size() * sizeof(float)) ==
           0);
+
+    // As integers: of those without offsets products are exact.
+    if (format->integers == nullptr || format->integers->has_offsets) continue;
+    std::vector<std::int8_t> codes(format->elements);
+    for (std::size_t block = 0; block < expected.size() / format->elements; ++block) {
+      const std::byte* const at = moved.data() + 1 + block * format->bytes;
+      format->integers->read(at, codes.data());
+      for (std::uint32_t i = 0; i < format->elements; ++i) {
+        const float scale = format->integers->scale(at, i / format->integers->group).scale;
+        CHECK(scale * static_cast<float>(codes[i]) == expected[block * format->elements + i]);
+      }
+    }
   }
 }
 

@@ -190,10 +190,11 @@ TEST_CASE("all keys that a GGUF lacks, and all that are not supported, are named
   GgufWriter other = qwen3();
   other.add("qwen3.attention.sliding_window", 128u).add("qwen3.attention.causal", false);
   other.add("qwen3.rope.scaling.yarn_attn_factor", 0.5f).add("qwen3.rope.dimension_count", 1u);
+  other.add("qwen3.rope.scale_linear", 2.f);
   const std::string refused = error(other);
   for (const char* part :
-       {"'some.gguf': 4 problems", "'qwen3.attention.sliding_window' must be 0.0, got 128.0",
-        "'qwen3.attention.causal' must be true",
+       {"'some.gguf': 5 problems", "'qwen3.attention.sliding_window' must be 0.0, got 128.0",
+        "'qwen3.attention.causal' must be true", "'qwen3.rope.scale_linear' must be 1.0, got 2.0",
         "'qwen3.rope.scaling.yarn_attn_factor' must be 1.0, got 0.5",
         "'qwen3.rope.dimension_count' must be the size of a head, 2, got 1"})
     CHECK_THAT(refused, Contains(part));
@@ -286,7 +287,7 @@ TEST_CASE("tensors that cannot be read are refused by name", "[gguf]") {
   writer.add_tensor("output.weight", kQ2_K, {1, 256}, std::string(84, '\0'));
   CHECK_THROWS_WITH(Written(writer).checkpoint.read_tensors(),
                     "'some.gguf': the tensor 'output.weight' is Q2_K; supported: F32, F16, BF16, "
-                    "Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
+                    "Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS");
   GgufWriter experts;
   experts.add("general.architecture", "qwen3moe");
   experts.add_tensor("blk.0.ffn_up_exps.weight", kF32, {2, 1}, std::string(8, '\0'));

@@ -11,6 +11,8 @@
 /// | Q4_K | 256 | f16 d, dmin; scales s and minima m of 6 bits for each 32; q | d·s·q − dmin·m |
 /// | Q5_K | 256 | the same, with the fifth bits of q ahead of the other four | d·s·q − dmin·m |
 /// | Q6_K | 256 | q in 4 bits and 2 bits; i8 scales s for each 16; f16 d | d · s · (q − 32) |
+/// | IQ4_NL | 32 | f16 d; 16 bytes as those of Q4_0 | d · t[q], of a table t |
+/// | IQ4_XS | 256 | f16 d; scales s of 6 bits for each 32; q | d · (s − 32) · t[q] |
 ///
 /// All products are exact in float32, so a value is rounded once at the most: by the sum.
 
@@ -33,6 +35,8 @@ void dequantise_q5_1(const std::byte* blocks, std::size_t count, float* out);
 void dequantise_q4_k(const std::byte* blocks, std::size_t count, float* out);
 void dequantise_q5_k(const std::byte* blocks, std::size_t count, float* out);
 void dequantise_q6_k(const std::byte* blocks, std::size_t count, float* out);
+void dequantise_iq4_nl(const std::byte* blocks, std::size_t count, float* out);
+void dequantise_iq4_xs(const std::byte* blocks, std::size_t count, float* out);
 
 void read_q8_0(const std::byte* block, std::int8_t* codes);
 void read_q4_0(const std::byte* block, std::int8_t* codes);
@@ -41,11 +45,14 @@ void read_q5_0(const std::byte* block, std::int8_t* codes);
 void read_q5_1(const std::byte* block, std::int8_t* codes);
 void read_q4_k(const std::byte* block, std::int8_t* codes);
 void read_q5_k(const std::byte* block, std::int8_t* codes);
+void read_iq4_nl(const std::byte* block, std::int8_t* codes);
+void read_iq4_xs(const std::byte* block, std::int8_t* codes);
 BlockIntegers::Scale scale_of_block(const std::byte* block, std::uint32_t);
 BlockIntegers::Scale scale_q4_1(const std::byte* block, std::uint32_t);
 BlockIntegers::Scale scale_q5_1(const std::byte* block, std::uint32_t);
 BlockIntegers::Scale scale_q4_k(const std::byte* block, std::uint32_t index);
 BlockIntegers::Scale scale_q5_k(const std::byte* block, std::uint32_t index);
+BlockIntegers::Scale scale_iq4_xs(const std::byte* block, std::uint32_t index);
 
 inline constexpr BlockIntegers kIntegersQ8_0{8, 32, false, read_q8_0, scale_of_block};
 inline constexpr BlockIntegers kIntegersQ4_0{4, 32, false, read_q4_0, scale_of_block};
@@ -54,6 +61,8 @@ inline constexpr BlockIntegers kIntegersQ5_0{5, 32, false, read_q5_0, scale_of_b
 inline constexpr BlockIntegers kIntegersQ5_1{5, 32, true, read_q5_1, scale_q5_1};
 inline constexpr BlockIntegers kIntegersQ4_K{4, 32, true, read_q4_k, scale_q4_k};
 inline constexpr BlockIntegers kIntegersQ5_K{5, 32, true, read_q5_k, scale_q5_k};
+inline constexpr BlockIntegers kIntegersIq4Nl{8, 32, false, read_iq4_nl, scale_of_block};
+inline constexpr BlockIntegers kIntegersIq4Xs{8, 32, false, read_iq4_xs, scale_iq4_xs};
 
 }  // namespace detail
 
@@ -73,6 +82,11 @@ inline constexpr BlockFormat kGgufQ5_K{"Q5_K", 256, 176, detail::dequantise_q5_k
                                        &detail::kIntegersQ5_K};
 /// Its scales are for 16 elements, fewer than integers are multiplied by.
 inline constexpr BlockFormat kGgufQ6_K{"Q6_K", 256, 210, detail::dequantise_q6_k};
+/// Their integers are the table's, of 8 bits.
+inline constexpr BlockFormat kGgufIq4Nl{"IQ4_NL", 32, 18, detail::dequantise_iq4_nl,
+                                        &detail::kIntegersIq4Nl};
+inline constexpr BlockFormat kGgufIq4Xs{"IQ4_XS", 256, 136, detail::dequantise_iq4_xs,
+                                        &detail::kIntegersIq4Xs};
 
 /// The format of the blocks of a type, or null.
 [[nodiscard]] const BlockFormat* find_gguf_blocks(const GgufTensorType& type);
@@ -310,11 +324,57 @@ NANOVLLM_INLINE void dequantise_q6_k(const std::byte* blocks, std::size_t count,
   }
 }
 
+/// Source: llama.cpp, kvalues_iq4nl.
+inline constexpr std::array<std::int8_t, 16> kIq4Table = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                          1,    13,   25,  38,  53,  69,  89,  113};
+
+template <class Out, class Make>
+inline void read_iq4(Bytes q, Out* out, const Make& make) {
+  read_nibbles(q, nullptr, 0, out,
+               [&](int code) { return make(kIq4Table[static_cast<std::size_t>(code)]); });
+}
+
+NANOVLLM_INLINE void dequantise_iq4_nl(const std::byte* blocks, std::size_t count, float* out) {
+  auto block = reinterpret_cast<Bytes>(blocks);
+  for (; count > 0; --count, block += kGgufIq4Nl.bytes, out += 32) {
+    const float d = half_at(block);
+    read_iq4(block + 2, out, [&](std::int8_t value) { return d * static_cast<float>(value); });
+  }
+}
+
+NANOVLLM_INLINE void dequantise_iq4_xs(const std::byte* blocks, std::size_t count, float* out) {
+  for (; count > 0; --count, blocks += kGgufIq4Xs.bytes) {
+    for (std::uint32_t j = 0; j < 8; ++j, out += 32) {
+      const float d = scale_iq4_xs(blocks, j).scale;
+      read_iq4(reinterpret_cast<Bytes>(blocks) + 8 + 16 * j, out,
+               [&](std::int8_t value) { return d * static_cast<float>(value); });
+    }
+  }
+}
+
+NANOVLLM_INLINE void read_iq4_nl(const std::byte* block, std::int8_t* codes) {
+  read_iq4(reinterpret_cast<Bytes>(block) + 2, codes, [](std::int8_t value) { return value; });
+}
+
+NANOVLLM_INLINE void read_iq4_xs(const std::byte* block, std::int8_t* codes) {
+  for (int j = 0; j < 8; ++j)
+    read_iq4(reinterpret_cast<Bytes>(block) + 8 + 16 * j, codes + 32 * j,
+             [](std::int8_t value) { return value; });
+}
+
+/// After d, two bytes have the high two bits of the eight scales, and four their low four bits.
+NANOVLLM_INLINE BlockIntegers::Scale scale_iq4_xs(const std::byte* block, std::uint32_t index) {
+  const auto b = reinterpret_cast<Bytes>(block);
+  const int low = b[4 + index / 2] >> (index % 2 * 4) & 15;
+  const int high = b[2 + index / 4] >> (index % 4 * 2) & 3;
+  return {half_at(b) * static_cast<float>((low | high << 4) - 32), 0.f};
+}
+
 }  // namespace detail
 
 NANOVLLM_INLINE const BlockFormat* find_gguf_blocks(const GgufTensorType& type) {
   for (const BlockFormat* format : {&kGgufQ8_0, &kGgufQ4_0, &kGgufQ4_1, &kGgufQ5_0, &kGgufQ5_1,
-                                    &kGgufQ4_K, &kGgufQ5_K, &kGgufQ6_K}) {
+                                    &kGgufQ4_K, &kGgufQ5_K, &kGgufQ6_K, &kGgufIq4Nl, &kGgufIq4Xs}) {
     if (format->name == type.name) return format;
   }
   return nullptr;

@@ -35,9 +35,8 @@ struct GgufTensorName {
 /// A `CheckpointLike`: texts and tensors have the names and forms that they have in a directory of
 /// Hugging Face.
 ///
-/// - Types of tensors: F32, F16 and BF16, and Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K as
-///   blocks
-///   (`CheckpointTensor::blocks`), in any mixture.
+/// - Types of tensors: F32, F16 and BF16, and Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K,
+///   IQ4_NL and IQ4_XS as blocks (`CheckpointTensor::blocks`), in any mixture.
 /// - Matrices of all experts of a layer become one tensor for each expert, which refers to its part
 ///   of the file.
 /// - GPT-2's dense layers are [out, in] here and [in, out] in a directory; `Gpt2Weights` takes
@@ -119,7 +118,8 @@ NANOVLLM_INLINE CheckpointTensor gguf_tensor(const GgufFile& file, const GgufTen
   out.blocks = find_gguf_blocks(*tensor.type);
   check<LoadError>(out.blocks != nullptr, "'", file.name(), "': the tensor '", tensor.name, "' is ",
                    tensor.type->name,
-                   "; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
+                   "; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, "
+                   "IQ4_NL, IQ4_XS");
   return out;
 }
 

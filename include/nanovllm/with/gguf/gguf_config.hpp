@@ -126,7 +126,7 @@ class GgufConfigReader {
       double value;
       double also;
     };
-    constexpr std::array<Neutral, 15> kNeutral{{{"attention.sliding_window", 0, 0},
+    constexpr std::array<Neutral, 16> kNeutral{{{"attention.sliding_window", 0, 0},
                                                 {"attention.clamp_kqv", 0, 0},
                                                 {"attention.max_alibi_bias", 0, 0},
                                                 {"attn_logit_softcapping", 0, 0},
@@ -137,6 +137,7 @@ class GgufConfigReader {
                                                 {"expert_weights_scale", 1, 0},
                                                 {"expert_group_count", 1, 0},
                                                 {"nextn_predict_layers", 0, 0},
+                                                {"rope.scale_linear", 1, 0},
                                                 {"rope.scaling.attn_factor", 1, 1},
                                                 {"rope.scaling.yarn_attn_factor", 1, 1},
                                                 {"rope.scaling.yarn_ext_factor", 1, 1},

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -113,20 +114,27 @@ TEST_CASE("tensors that are missing or of another shape are named", "[packed][we
              Contains("'m.weight_shape', I64 or I32 [2], got F32 [2]"));
 }
 
-TEST_CASE("columns in the order of their activations are refused", "[packed][weights]") {
-  CHECK_THAT(error_of(kGptq,
-                      [](Tensors& tensors) {
-                        std::string& groups = named(tensors, "m.g_idx").data;
-                        groups[4 * 33] = 2;  // of the lowest byte: group 2 for column 33
-                      }),
-             Contains("'m.g_idx' has group 2 for column 33, expected 1"));
+TEST_CASE("groups of columns that there are not are refused", "[packed][weights]") {
+  for (const auto& [format, name] :
+       {std::pair(kGptq, "m.g_idx"), std::pair(kOurs, "m.weight_g_idx")}) {
+    const auto with = [format = format, name = name](char group) {
+      return error_of(format, [&](Tensors& tensors) {
+        drop(tensors, name);
+        tensors.push_back({name, FileDType::i32, {96}, std::string(4 * 96, '\0')});
+        tensors.back().data.replace(4 * 33, 4, 4, group);
+      });
+    };
+    CHECK(with('\0') == "nothing");
+    CHECK_THAT(with('\xff'), Contains(concat("'m.weight' has group -1 for column 33 in '", name,
+                                             "'; there are 3")));
+    CHECK_THAT(with('\1'), Contains("has group 16843009 for column 33"));
+  }
   CHECK_THAT(
-      error_of(
-          kOurs,
-          [](Tensors& tensors) {
-            tensors.push_back({"m.weight_g_idx", FileDType::i32, {96}, std::string(4 * 96, '\0')});
-          }),
-      Contains("'m.weight_g_idx'), which is not supported"));
+      error_of(kOurs,
+               [](Tensors& tensors) {
+                 tensors.push_back({"m.weight_g_idx", FileDType::i32, {3}, std::string(12, '\0')});
+               }),
+      Contains("must have 'm.weight_g_idx', I32 [96], got I32 [3]"));
 }
 
 TEST_CASE("what config.json says must be what is stored", "[packed][weights]") {
@@ -150,6 +158,32 @@ TEST_CASE("what config.json says must be what is stored", "[packed][weights]") {
   CHECK(error_of(kAwq, same,
                  R"({"quant_method": "awq", "bits": 4, "group_size": 32,
                      "modules_to_not_convert": ["m.weight", "mm"]})") == "nothing");
+}
+
+TEST_CASE("stored zeros of a symmetric GPTQ matrix must be in the middle", "[packed][weights]") {
+  for (const int bits : {4, 8}) {
+    const std::string config = config_of({gptq, bits, 32, false, true});
+    const auto stored = [&](int zero, std::int64_t rows = 64) {
+      const PackedFormat asymmetric{gptq, bits, 32, true, true};
+      PackedExample m = packed_noise(asymmetric, rows, 96);
+      m.zeros.assign(m.zeros.size(), zero);
+      return m;
+    };
+    const int middle = 1 << (bits - 1);
+    for (const std::int64_t rows : {64, 61}) {
+      CAPTURE(bits, rows);
+      CHECK_NOTHROW(load(tensors_of(stored(middle, rows)), config, {rows, 96}));
+      // As gptq_v2 has them, under the name of the first format.
+      CHECK_NOTHROW(load(tensors_of(stored(middle + 1, rows)), config, {rows, 96}));
+      PackedExample other = stored(middle, rows);
+      other.zeros.back() = middle - 2;
+      const std::string message = concat("'m.weight' has zeros in 'm.qzeros' that are not all ",
+                                         middle, ", but config.json has no 'sym' that is false");
+      CHECK_THROWS_WITH(load(tensors_of(other), config, {rows, 96}), Contains(message));
+      other.zeros.assign(other.zeros.size(), middle - 2);
+      CHECK_THROWS_WITH(load(tensors_of(other), config, {rows, 96}), Contains(message));
+    }
+  }
 }
 
 TEST_CASE("matrices that have no place in whole words are refused", "[packed][weights]") {

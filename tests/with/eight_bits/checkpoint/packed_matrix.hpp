@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +67,19 @@ std::string packed_words(std::int64_t rows, std::int64_t count, int bits, const 
   return {reinterpret_cast<const char*>(words.data()), 4 * words.size()};
 }
 
+/// Words of zeros as GPTQ's formats have them: the first one subtracts from whole words, so that a
+/// zero of 0 borrows from its neighbour.
+inline std::string stored_zeros(std::string words, const PackedFormat& format) {
+  if (!format.zeros_less_one) return words;
+  for (std::size_t i = 0; i < words.size(); i += 4) {
+    std::uint32_t word;
+    std::memcpy(&word, &words[i], sizeof word);
+    word -= format.bits == 4 ? 0x11111111u : 0x01010101u;
+    std::memcpy(&words[i], &word, sizeof word);
+  }
+  return words;
+}
+
 /// out[j, i] = in[i, j] of words [rows, columns].
 inline std::string transposed_words(const std::string& in, std::int64_t rows,
                                     std::int64_t columns) {
@@ -91,7 +105,7 @@ inline std::vector<ExampleTensor> tensors_of(const PackedExample& m) {
   const auto columns = static_cast<std::uint64_t>(m.columns);
   const auto groups = static_cast<std::uint64_t>(m.groups());
   const auto per_word = static_cast<std::uint64_t>(32 / m.format.bits);
-  const int bits = m.format.bits, mask = (1 << bits) - 1;
+  const int bits = m.format.bits;
   const auto in_order = [](std::int64_t j) { return static_cast<int>(j); };
   const auto awq_order =
       [](std::int64_t j) {  // column c of eight is in nibble [0,4,1,5,2,6,3,7][c]
@@ -99,9 +113,7 @@ inline std::vector<ExampleTensor> tensors_of(const PackedExample& m) {
       };
   const auto code = [&](std::int64_t n, std::int64_t k) { return m.code(n, k); };
   const auto code_of_column = [&](std::int64_t k, std::int64_t n) { return m.code(n, k); };
-  const auto zero_of_group = [&](std::int64_t g, std::int64_t n) {
-    return (m.zero(n, g) - (m.format.zeros_less_one ? 1 : 0)) & mask;
-  };
+  const auto zero_of_group = [&](std::int64_t g, std::int64_t n) { return m.zero(n, g); };
   std::vector<half> scales, scales_across;
   for (const float s : m.scales) scales.push_back(half(s));
   for (std::int64_t g = 0; g < m.groups(); ++g) {
@@ -129,16 +141,17 @@ inline std::vector<ExampleTensor> tensors_of(const PackedExample& m) {
       std::vector<std::int32_t> order;
       for (std::int64_t k = 0; k < m.columns; ++k)
         order.push_back(static_cast<std::int32_t>(k / m.group));
-      return {{"m.qweight",
-               i32,
-               {columns / per_word, rows},
-               transposed_words(words, m.rows, m.columns * bits / 32)},
-              {"m.qzeros",
-               i32,
-               {groups, (rows + per_word - 1) / per_word},
-               packed_words(m.groups(), m.rows, bits, zero_of_group, in_order)},
-              {"m.scales", f16, {groups, rows}, bytes(scales_across)},
-              {"m.g_idx", i32, {columns}, bytes(order)}};
+      return {
+          {"m.qweight",
+           i32,
+           {columns / per_word, rows},
+           transposed_words(words, m.rows, m.columns * bits / 32)},
+          {"m.qzeros",
+           i32,
+           {groups, (rows + per_word - 1) / per_word},
+           stored_zeros(packed_words(m.groups(), m.rows, bits, zero_of_group, in_order), m.format)},
+          {"m.scales", f16, {groups, rows}, bytes(scales_across)},
+          {"m.g_idx", i32, {columns}, bytes(order)}};
     }
     default: break;
   }

@@ -182,17 +182,61 @@ TEST_CASE("several panels of a file, which are given back", "[packed][weights]")
   }
 }
 
-TEST_CASE("zeros of GPTQ less one wrap around", "[packed][weights]") {
-  // A zero of 0 is stored as 15, which is what AutoGPTQ's packing makes of -1.
-  const Size s{{PackedLayout::gptq, 4, 8, true, true}, 8, 8};
-  PackedExample m = packed_noise(s.format, s.rows, s.columns);
-  for (int& zero : m.zeros) zero = 0;
-  std::vector<ExampleTensor> tensors = tensors_of(m);
-  CHECK(tensors[1].data == std::string(4, '\xff'));
-  Reader<float> reader;
-  load_parameters<float>(Checkpoint(packed_checkpoint(tensors, config_of(s.format))),
-                         reader.parameters(s));
-  CHECK(reader.values[13] == static_cast<float>(m.code(1, 5)) * m.scale(1, 0));
+TEST_CASE("zeros of GPTQ less one are those of whole words", "[packed][weights]") {
+  // GPTQModel subtracts 0x11111111 from a word of zeros: one of 0 borrows from the next.
+  for (const int bits : {4, 8}) {
+    const Size s{{PackedLayout::gptq, bits, 8, true, true}, 8, 8};
+    PackedExample m = packed_noise(s.format, s.rows, s.columns);
+    m.zeros = {0, 0, 3, 0, 1, 9, 0, 15};
+    std::vector<ExampleTensor> tensors = tensors_of(m);
+    using namespace std::string_literals;
+    CHECK(tensors[1].data ==
+          (bits == 4 ? "\xef\xf1\x7f\xdf"s : "\xff\xfe\x01\xff\x00\x08\xff\x0d"s));
+    Reader<float> reader;
+    load_parameters<float>(Checkpoint(packed_checkpoint(tensors, config_of(s.format))),
+                           reader.parameters(s));
+    for (std::int64_t n = 0; n < s.rows; ++n)
+      CHECK(reader.values[static_cast<std::size_t>(n * s.columns + 5)] == m.value(n, 5));
+  }
+}
+
+TEST_CASE("columns in the order of their activations", "[packed][weights]") {
+  using enum PackedLayout;
+  const std::vector<Size> ordered{{{gptq, 4, 32, true, true}, 136, 256},
+                                  {{gptq, 8, 16, false, true}, 20, 80},
+                                  {{compressed_tensors, 4, 24, true}, 37, 200},
+                                  {{compressed_tensors, 8, 32, false}, 20, 96}};
+  for (const Size& s : ordered) {
+    CAPTURE(config_of(s.format), s.rows, s.columns);
+    const PackedExample m = packed_noise(s.format, s.rows, s.columns);
+    const auto group_of = [&](std::int64_t k) { return 7 * k % s.columns / m.group; };
+    std::string order(static_cast<std::size_t>(4 * s.columns), '\0');
+    for (std::int64_t k = 0; k < s.columns; ++k)
+      order[static_cast<std::size_t>(4 * k)] = static_cast<char>(group_of(k));
+    std::vector<ExampleTensor> tensors = tensors_of(m);
+    const bool is_gptq = s.format.layout == gptq;
+    if (is_gptq) tensors.pop_back();
+    tensors.push_back({is_gptq ? "m.g_idx" : "m.weight_g_idx",
+                       FileDType::i32,
+                       {static_cast<std::uint64_t>(s.columns)},
+                       order});
+    const Checkpoint checkpoint(packed_checkpoint(tensors, config_of(s.format)));
+    for (const Shard& shard : shards_of(s)) {
+      const detail::Region part = detail::region_of({s.rows, s.columns}, shard);
+      std::vector<float> expected;
+      for (std::int64_t n = part.row_begin; n < part.row_end; ++n) {
+        for (std::int64_t k = part.column_begin; k < part.column_end; ++k)
+          expected.push_back(static_cast<float>(m.code(n, k) - m.zero(n, group_of(k))) *
+                             m.scale(n, group_of(k)));
+      }
+      // As floats also for those who take integers: neighbours have no scale in common.
+      Reader<float> floats{shard}, integers{shard, true};
+      load_parameters<float>(checkpoint, floats.parameters(s));
+      CHECK((floats.values == expected));
+      load_parameters<float>(checkpoint, integers.parameters(s));
+      CHECK((integers.values == expected));
+    }
+  }
 }
 
 TEST_CASE("a scale that is not finite ends the load", "[packed][weights]") {

@@ -58,6 +58,27 @@ TEST_CASE("quantization_config of the published checkpoints in 8-bit floats", "[
             .block_rows == 16);
 }
 
+TEST_CASE("quantization_config of integers of 8 bits with scales", "[int8][config]") {
+  // As llm-compressor writes W8A8.
+  const auto with = [](const std::string& weights) {
+    return read(R"({"quant_method": "compressed-tensors", "format": "int-quantized",
+                    "ignore": ["lm_head"], "config_groups": {"group_0": {"weights": )" +
+                weights +
+                R"(, "input_activations": {"num_bits": 8, "type": "int", "dynamic": true}}}})");
+  };
+  const QuantizationConfig config =
+      with(R"({"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": true})");
+  CHECK(config.has_int8);
+  CHECK_FALSE(config.packed.has_value());
+  CHECK(config.is_unquantised("lm_head.weight"));
+  CHECK_FALSE(read(R"({"quant_method": "fp8"})").has_int8);
+  CHECK_THROWS_WITH(with(R"({"num_bits": 4, "type": "int"})"), Contains("weights.num_bits'"));
+  CHECK_THROWS_WITH(with(R"({"num_bits": 8, "type": "float"})"),
+                    Contains("weights.type' must be \"int\", got \"float\""));
+  CHECK_THROWS_WITH(with(R"({"num_bits": 8, "type": "int", "symmetric": false})"),
+                    Contains("weights.symmetric' must be true"));
+}
+
 TEST_CASE("a quantization_config that cannot be served is refused by name", "[fp8][config]") {
   const auto refused = [](const std::string& quantization, const std::string& message) {
     CAPTURE(quantization);
@@ -78,9 +99,9 @@ TEST_CASE("a quantization_config that cannot be served is refused by name", "[fp
           "'quantization_config.ignored_layers' must be a list of names, got \"lm_head\"");
   refused(R"({"quant_method": "fp8", "ignored_layers": ["lm_head", 5]})",
           "'quantization_config.ignored_layers' must be a list of names, got 5");
-  refused(R"({"quant_method": "compressed-tensors", "format": "int-quantized"})",
-          "'quantization_config.format' must be \"float-quantized\" or \"naive-quantized\" or "
-          "\"pack-quantized\", got \"int-quantized\"");
+  refused(R"({"quant_method": "compressed-tensors", "format": "marlin-24"})",
+          "'quantization_config.format' must be \"float-quantized\" or \"int-quantized\" or "
+          "\"naive-quantized\" or \"pack-quantized\", got \"marlin-24\"");
   refused(R"({"quant_method": "compressed-tensors", "config_groups": {}})",
           "'quantization_config.config_groups' is missing");
   refused(R"({"quant_method": "compressed-tensors", "config_groups": {"g": {}}})",
@@ -112,6 +133,9 @@ TEST_CASE("quantization_config of packed integers", "[packed][config]") {
                  "pack_dtype": "int32", "lm_head": false, "meta": {"quantizer": ["gptqmodel:1"]},
                  "dynamic": {"-:.*gate.*": {}, "+:.*down.*": {"bits": 8, "group_size": -1}}})")
             .packed == PackedFormat{PackedLayout::gptq, 8, {}, true, false});
+  CHECK(
+      read(R"({"bits": 4, "group_size": 128, "desc_act": true, "quant_method": "gptq"})").packed ==
+      PackedFormat{PackedLayout::gptq, 4, 128, false, true});
   // As llm-compressor writes W4A16, W4A16_ASYM and W8A16.
   const auto packed = [](const std::string& weights, const std::string& more = "") {
     return read(R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
@@ -125,7 +149,7 @@ TEST_CASE("quantization_config of packed integers", "[packed][config]") {
   CHECK(packed(four).is_unquantised("lm_head.weight"));
   CHECK(packed(four, R"(, "group_1": {"weights": )" + four + "}").packed == packed(four).packed);
   CHECK(packed(R"({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32,
-                   "symmetric": false, "actorder": null})")
+                   "symmetric": false, "actorder": "group"})")
             .packed == PackedFormat{PackedLayout::compressed_tensors, 4, 32, true});
   CHECK(packed(R"({"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": true})")
             .packed == PackedFormat{PackedLayout::compressed_tensors, 8, {}, false});
@@ -143,12 +167,38 @@ TEST_CASE("quantization_config of packed integers", "[packed][config]") {
           "weights.strategy' must be \"group\" or \"channel\", got \"tensor\"");
   refused(R"({"num_bits": 4, "type": "int", "strategy": "group"})",
           "weights.group_size' is missing");
-  refused(R"({"num_bits": 4, "type": "int", "strategy": "channel", "actorder": "group"})",
-          "weights.actorder' must be \"static\" or \"weight\", got \"group\"");
+  refused(R"({"num_bits": 4, "type": "int", "strategy": "channel", "actorder": "rows"})",
+          "weights.actorder' must be \"static\" or \"weight\" or \"group\" or \"dynamic\", got "
+          "\"rows\"");
   refused(four, "group_1.weights' must be those of the other groups",
           R"(, "group_1": {"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}})");
   refused(four, "group_1.format' must be \"pack-quantized\", got \"float-quantized\"",
           R"(, "group_1": {"format": "float-quantized", "weights": )" + four + "}");
+}
+
+TEST_CASE("transforms of weights are ignored, others are refused", "[packed][config]") {
+  const auto with = [](const std::string& transforms) {
+    return read(R"({"quant_method": "compressed-tensors", "format": "float-quantized",
+                    "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}},
+                    "transform_config": )" +
+                transforms + "}");
+  };
+  const auto located = [&](const std::string& locations) {
+    return R"({"config_groups": {"R1": {"type": "hadamard", "apply": [)" + locations + "]}}}";
+  };
+  for (const char* none : {"null", "{}", R"({"config_groups": {}})"}) CHECK_NOTHROW(with(none));
+  CHECK_NOTHROW(with(located(R"({"targets": ["Linear"], "location": "weight_input"},
+                                {"targets": ["Linear"], "location": "weight_output"})")));
+  for (const char* location : {"input", "output", "k_cache", "q_attn"})
+    CHECK_THROWS_WITH(
+        with(located(concat(R"({"location": "weight_input"}, {"location": ")", location, "\"}"))),
+        Contains(
+            concat("'quantization_config.transform_config.config_groups.R1.apply.location' must "
+                   "be \"weight_input\" or \"weight_output\", got \"",
+                   location, "\": transforms of activations are not supported")));
+  CHECK_THROWS_WITH(with(located("{}")), Contains("got nothing: transforms of activations"));
+  CHECK_THROWS_WITH(with(R"({"config_groups": {"R1": {"type": "hadamard"}}})"),
+                    Contains("config_groups.R1.apply' must be an array"));
 }
 
 TEST_CASE("options of AWQ and GPTQ that are not supported are refused by name",
@@ -177,8 +227,6 @@ TEST_CASE("options of AWQ and GPTQ that are not supported are refused by name",
           "modules_to_not_convert' must be a list of names");
   refused("gptq", R"("bits": 3, "group_size": 128)", "bits' must be 4 or 8, got 3");
   refused("gptq", R"("bits": "4", "group_size": 128)", "bits' must be an integer");
-  refused("gptq", R"("bits": 4, "group_size": 128, "desc_act": true)",
-          "desc_act' must be false where there are groups");
   refused("gptq", R"("bits": 4, "group_size": 128, "checkpoint_format": "marlin")",
           "checkpoint_format' must be \"gptq\" or \"gptq_v2\", got \"marlin\"");
   refused("gptq", R"("bits": 4, "group_size": 128, "format": "bitblas")",

@@ -168,6 +168,78 @@ TEST_CASE("scales of 16 bits, of powers of two, and of blocks of another size", 
   }
 }
 
+TEST_CASE("integers of 8 bits are read with their scales, as floats and as integers",
+          "[int8][weights]") {
+  constexpr std::int64_t kRows = 24, kColumns = 96;
+  std::vector<std::int8_t> stored;
+  for (int i = 0; i < kRows * kColumns; ++i) stored.push_back(static_cast<std::int8_t>(37 * i));
+  std::vector<float> scales;
+  for (int n = 0; n < kRows; ++n) scales.push_back(std::ldexp(1.f + 0.25f * (n % 4), n % 3 - 9));
+  const std::string_view bytes(reinterpret_cast<const char*>(stored.data()), stored.size());
+  const auto config = [](const char* strategy) {
+    return concat(R"({"quant_method": "compressed-tensors", "format": "int-quantized",
+                      "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int",
+                      "strategy": ")",
+                  strategy, "\"}}}}");
+  };
+  const auto matrix = [&] {
+    return std::move(SafetensorsWriter().add("m.weight", "I8", {kRows, kColumns}, bytes));
+  };
+  for (const bool has_rows : {true, false}) {
+    CAPTURE(has_rows);
+    const TempDirectory directory;
+    write(directory,
+          has_rows ? matrix()
+                         .add("m.weight_scale", "F32", {kRows, 1}, scales)
+                         .add("m.input_scale", "F32", {1}, std::vector<float>(1, 1.f))
+                         .add("m.input_zero_point", "I8", {1}, std::string_view("\3"))
+                   : matrix().add("m.weight_scale", "F32", {1}, std::vector<float>(1, scales[1])),
+          config(has_rows ? "channel" : "tensor"));
+    for (const Shard& shard : {Shard{}, Shard{.dim = 0, .begin = 5, .end = 20},
+                               Shard{.dim = 1, .begin = 7, .end = 90}}) {
+      const detail::Region part = detail::region_of({kRows, kColumns}, shard);
+      std::vector<float> expected;
+      for (std::int64_t n = part.row_begin; n < part.row_end; ++n) {
+        for (std::int64_t k = part.column_begin; k < part.column_end; ++k)
+          expected.push_back(
+              static_cast<float>(stored[static_cast<std::size_t>(n * kColumns + k)]) *
+              scales[has_rows ? static_cast<std::size_t>(n) : 1]);
+      }
+      CHECK(read<float>(directory, kRows, kColumns, shard) == expected);
+      std::vector<float> of_integers;
+      const auto take = [&](std::int64_t, const AnyStoredRows& rows) {
+        const IntRows& integers = *rows.get<IntRows>();
+        std::vector<std::int8_t> codes(static_cast<std::size_t>(integers.columns));
+        for (std::int64_t n = 0; n < integers.rows; ++n) {
+          integers.read(n, codes.data());
+          for (std::int64_t k = 0; k < integers.columns; ++k)
+            of_integers.push_back(integers.group(n, k).scale *
+                                  static_cast<float>(codes[static_cast<std::size_t>(k)]));
+        }
+        return true;
+      };
+      const std::vector<Parameter<float>> parameters{{.name = "m.weight",
+                                                      .shape = {kRows, kColumns},
+                                                      .sink = [](auto&&...) {},
+                                                      .shard = shard,
+                                                      .stored_sink = take}};
+      load_parameters<float>(Checkpoint(directory.path()), parameters);
+      CHECK(of_integers == expected);
+    }
+  }
+  const TempDirectory floats;
+  write(floats, matrix().add("m.weight_scale", "F32", {kRows, 1}, scales));
+  CHECK_THROWS_WITH(read<float>(floats, kRows, kColumns),
+                    Contains("'m.weight' must be F32, F16, BF16 or F8_E4M3, got I8"));
+  const TempDirectory integers;
+  write(integers,
+        with_weight(noise(64, 64, 64, 64))
+            .add("m.weight_scale", "F32", {1}, std::vector<float>(1, 1.f)),
+        config("tensor"));
+  CHECK_THROWS_WITH(read<float>(integers, 64, 64),
+                    Contains("'m.weight' must be F32, F16, BF16 or I8, got F8_E4M3"));
+}
+
 TEST_CASE("a checkpoint in 8-bit floats that does not fit together is refused by name",
           "[fp8][weights]") {
   const Quantised m = noise(256, 256, 128, 128);

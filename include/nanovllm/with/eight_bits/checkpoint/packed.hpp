@@ -104,8 +104,10 @@ NANOVLLM_INLINE bool needs_quantization(const CheckpointTensor& tensor) {
   switch (tensor.dtype) {
     case FileDType::f8_e4m3:
     case FileDType::f8_e5m2: return true;
-    case FileDType::u8:
     case FileDType::i8:
+      if (tensor.name.ends_with(".weight")) return true;
+      [[fallthrough]];
+    case FileDType::u8:
     case FileDType::i32:
       return tensor.name.ends_with("_proj.weight") || tensor.name.ends_with("_proj");
     default: return false;

@@ -114,10 +114,6 @@ NANOVLLM_INLINE PackedFormat read_gptq(const JsonFields& fields, const Json& jso
   const char* const key = fields.find("checkpoint_format") ? "checkpoint_format" : "format";
   format.zeros_less_one = read_word(fields, key, {"gptq", "gptq_v2"}) == "gptq";
   static_cast<void>(read_word(fields, "pack_dtype", {"int32"}));
-  if (fields.boolean("desc_act").value_or(false) && format.group_size)
-    problems.add(
-        "'quantization_config.desc_act' must be false where there are groups: columns in the order "
-        "of their activations (act-order) are not supported");
   if (fields.boolean("is_marlin_format").value_or(false))
     problems.add("'quantization_config.is_marlin_format' must be false, got true");
   check_overrides(fields, json, problems);
@@ -132,7 +128,7 @@ NANOVLLM_INLINE PackedFormat read_integers(const JsonFields& fields) {
   format.has_zeros = !fields.boolean("symmetric").value_or(true);
   if (read_word(fields, "strategy", {"group", "channel"}) == "group")
     read_group_size(fields, "group_size", format);
-  static_cast<void>(read_word(fields, "actorder", {"static", "weight"}));
+  static_cast<void>(read_word(fields, "actorder", {"static", "weight", "group", "dynamic"}));
   return format;
 }
 
@@ -181,7 +177,8 @@ struct PackedPart {
     default: break;
   }
   std::vector<PackedPart> out{{".weight_packed", {rows, ceil_div(columns, per_word)}},
-                              {".weight_scale", {rows, groups}, false}};
+                              {".weight_scale", {rows, groups}, false},
+                              {".weight_g_idx", {columns}, true, false}};
   if (format.has_zeros) out.push_back({".weight_zero_point", {ceil_div(rows, per_word), groups}});
   return out;
 }
@@ -204,17 +201,42 @@ struct PackedPart {
   return concat(expected, ", got ", tensor->type_name(), " ", shape_string(tensor->shape));
 }
 
-/// What is wrong with the order of GPTQ's columns: `g_idx` has the group of each.
-[[nodiscard]] NANOVLLM_INLINE std::string order_problem(const CheckpointTensor& groups,
-                                                        std::int64_t group_columns) {
-  for (std::int64_t k = 0; k < static_cast<std::int64_t>(groups.shape[0]); ++k) {
-    const std::int64_t got = static_cast<std::int32_t>(word_at(groups, k));
-    if (got != k / group_columns)
-      return concat("has columns in the order of their activations (act-order), which is not ",
-                    "supported: '", groups.name, "' has group ", got, " for column ", k,
-                    ", expected ", k / group_columns);
+/// The tensor with the group of each column of `module`, or null.
+[[nodiscard]] NANOVLLM_INLINE const CheckpointTensor* find_order(const Checkpoint& checkpoint,
+                                                                 const std::string& module,
+                                                                 PackedLayout layout) {
+  if (layout == PackedLayout::awq) return nullptr;
+  return checkpoint.find(module + (layout == PackedLayout::gptq ? ".g_idx" : ".weight_g_idx"));
+}
+
+/// What is wrong with the groups of columns; empty if nothing.
+[[nodiscard]] NANOVLLM_INLINE std::string order_problem(const CheckpointTensor& order,
+                                                        std::int64_t groups) {
+  for (std::int64_t k = 0; k < static_cast<std::int64_t>(order.shape[0]); ++k) {
+    const std::int64_t got = static_cast<std::int32_t>(word_at(order, k));
+    if (got < 0 || got >= groups)
+      return concat("has group ", got, " for column ", k, " in '", order.name, "'; there are ",
+                    groups);
   }
   return {};
+}
+
+/// What is wrong with the zeros that GPTQ stores of a matrix that config.json says to be symmetric:
+/// all are in the middle, or all one less.
+[[nodiscard]] NANOVLLM_INLINE std::string symmetry_problem(const CheckpointTensor& zeros,
+                                                           std::int64_t rows, int bits) {
+  const std::int64_t per_word = 32 / bits, across = ceil_div(rows, per_word);
+  const std::uint32_t ones = bits == 4 ? 0x11111111u : 0x01010101u, middles = ones << (bits - 1);
+  const auto all_are = [&](std::uint32_t expected) {
+    for (std::int64_t i = 0; i < across * static_cast<std::int64_t>(zeros.shape[0]); ++i) {
+      const std::int64_t unused = std::max<std::int64_t>(0, (i % across + 1) * per_word - rows);
+      if ((word_at(zeros, i) ^ expected) << (unused * bits) != 0) return false;
+    }
+    return true;
+  };
+  if (all_are(middles) || all_are(middles - ones)) return {};
+  return concat("has zeros in '", zeros.name, "' that are not all ", 1 << (bits - 1),
+                ", but config.json has no 'sym' that is false");
 }
 
 /// What is wrong with `<module>.weight_shape` of compressed-tensors.
@@ -273,14 +295,17 @@ NANOVLLM_INLINE std::string packed_problem(const Checkpoint& checkpoint, const s
     if (!format.has_zeros && checkpoint.find(module + ".weight_zero_point") != nullptr)
       return concat("has zeros, '", module, ".weight_zero_point', but config.json says that it is ",
                     "symmetric");
-    if (checkpoint.find(module + ".weight_g_idx") != nullptr)
-      return concat("has columns in the order of their activations (act-order, '", module,
-                    ".weight_g_idx'), which is not supported");
-    return detail::stored_shape_problem(checkpoint, module, shape);
+    const std::string problem = detail::stored_shape_problem(checkpoint, module, shape);
+    if (!problem.empty()) return problem;
   }
-  const CheckpointTensor* const groups = checkpoint.find(module + ".g_idx");
-  if (format.layout != PackedLayout::gptq || groups == nullptr) return {};
-  return detail::order_problem(*groups, format.group_size.value_or(shape[1]));
+  const CheckpointTensor* const zeros = checkpoint.find(module + ".qzeros");
+  if (format.layout == PackedLayout::gptq && !format.has_zeros && zeros != nullptr) {
+    const std::string problem = detail::symmetry_problem(*zeros, shape[0], format.bits);
+    if (!problem.empty()) return problem;
+  }
+  const CheckpointTensor* const order = detail::find_order(checkpoint, module, format.layout);
+  if (order == nullptr) return {};
+  return detail::order_problem(*order, ceil_div(shape[1], format.group_size.value_or(shape[1])));
 }
 
 NANOVLLM_INLINE PackedTensors packed_of(const Checkpoint& checkpoint, const std::string& name,
@@ -290,22 +315,27 @@ NANOVLLM_INLINE PackedTensors packed_of(const Checkpoint& checkpoint, const std:
   const PackedFormat& format = *config.packed;
   const bool is_ours = format.layout == PackedLayout::compressed_tensors;
   const std::string zeros = module + (is_ours ? ".weight_zero_point" : ".qzeros");
+  const std::int64_t group =
+      std::max<std::int64_t>(1, std::min(shape[1], format.group_size.value_or(shape[1])));
+  const CheckpointTensor* order = detail::find_order(checkpoint, module, format.layout);
+  if (order != nullptr && detail::is_in_order(*order, group)) order = nullptr;
   return {.words = find_packed(checkpoint, name),
           .scales = checkpoint.find(module + (is_ours ? ".weight_scale" : ".scales")),
           .zeros = format.has_zeros ? checkpoint.find(zeros) : nullptr,
+          .order = order,
           .format = format,
           .rows = shape[0],
           .columns = shape[1],
-          .group_columns =
-              std::max<std::int64_t>(1, std::min(shape[1], format.group_size.value_or(shape[1])))};
+          .group_columns = group};
 }
 
 NANOVLLM_INLINE std::vector<std::string_view> packed_names(const Checkpoint& checkpoint,
                                                            const std::string& name) {
   const std::string module = detail::module_of(name);
   std::vector<std::string_view> out;
-  for (const char* suffix : {".qweight", ".qzeros", ".scales", ".g_idx", ".weight_packed",
-                             ".weight_scale", ".weight_zero_point", ".weight_shape"}) {
+  for (const char* suffix :
+       {".qweight", ".qzeros", ".scales", ".g_idx", ".weight_packed", ".weight_scale",
+        ".weight_zero_point", ".weight_shape", ".weight_g_idx"}) {
     if (const auto* tensor = checkpoint.find(module + suffix); tensor != nullptr)
       out.push_back(tensor->name);
   }
@@ -333,6 +363,7 @@ class PackedMatrix final : public StoredMatrix {
   [[nodiscard]] std::int64_t rows_at_once() const override { return PackedTensors::kTileRows; }
 
   bool give(const Region& region, const Sink& sink) const override {
+    if (tensors_.order != nullptr) return false;
     return sink(AnyStoredRows(
         tensors_.rows_of(region.row_begin, region.rows(), region.column_begin, region.columns())));
   }

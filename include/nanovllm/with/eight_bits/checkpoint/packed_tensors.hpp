@@ -17,11 +17,14 @@ namespace nanovllm {
 
 /// The tensors of one matrix [rows, columns]. Element (n, k) is (code(n, k) - zero) · scale, a
 /// float32; scale and zero are those of row n and of columns [g, g + group_columns) around k, where
-/// g is a multiple of `group_columns`. The last group of a row may be smaller.
+/// g is a multiple of `group_columns`. The last group of a row may be smaller. With `order` they
+/// are those of the group that it has for column k.
 struct PackedTensors {
   const CheckpointTensor* words = nullptr;
   const CheckpointTensor* scales = nullptr;
   const CheckpointTensor* zeros = nullptr;  ///< null where all are 2 to the power of bits - 1
+  /// The group of each column (act-order); null where groups are of neighbours.
+  const CheckpointTensor* order = nullptr;
   PackedFormat format{};
   std::int64_t rows = 0, columns = 0;
   std::int64_t group_columns = 1;
@@ -56,7 +59,7 @@ struct PackedTensors {
   }
 
   /// Rows [row, row + count) and columns [first, first + num) as integers. Refers to this; keeps
-  /// codes of kTileRows rows in memory.
+  /// codes of kTileRows rows in memory. Not where there is an `order`.
   [[nodiscard]] IntRows rows_of(std::int64_t row, std::int64_t count, std::int64_t first,
                                 std::int64_t num) const;
 
@@ -69,6 +72,9 @@ namespace detail {
 
 /// Word `index` of a tensor of 32 bits.
 [[nodiscard]] std::uint32_t word_at(const CheckpointTensor& tensor, std::int64_t index);
+
+/// Whether `order` has the groups of neighbouring columns.
+[[nodiscard]] bool is_in_order(const CheckpointTensor& order, std::int64_t group_columns);
 
 }  // namespace detail
 
@@ -152,6 +158,13 @@ NANOVLLM_INLINE std::uint32_t word_at(const CheckpointTensor& tensor, std::int64
   return out;
 }
 
+NANOVLLM_INLINE bool is_in_order(const CheckpointTensor& order, std::int64_t group_columns) {
+  const auto columns = static_cast<std::int64_t>(order.shape[0]);
+  std::int64_t k = 0;
+  while (k < columns && word_at(order, k) == k / group_columns) ++k;
+  return k == columns;
+}
+
 }  // namespace detail
 
 NANOVLLM_INLINE float PackedTensors::scale(std::int64_t row, std::int64_t group) const {
@@ -173,9 +186,11 @@ NANOVLLM_INLINE int PackedTensors::zero(std::int64_t row, std::int64_t group) co
   int place = static_cast<int>(row % per_word);
   if (format.layout == PackedLayout::awq)
     place = detail::kAwqPlace[static_cast<std::size_t>(place)];
-  const int stored =
-      static_cast<int>(detail::word_at(*zeros, index) >> (place * format.bits)) & mask;
-  return format.zeros_less_one ? (stored + 1) & mask : stored;
+  std::uint32_t word = detail::word_at(*zeros, index);
+  // One was subtracted from each element of the whole word, so a zero of 0 has borrowed from the
+  // next one. Source: GPTQModel, convert_gptq_v2_to_v1_format_module.
+  if (format.zeros_less_one) word += format.bits == 4 ? 0x11111111u : 0x01010101u;
+  return static_cast<int>(word >> (place * format.bits)) & mask;
 }
 
 NANOVLLM_INLINE void PackedTensors::unpack(std::int64_t row, std::int64_t column, Tile& out) const {
@@ -234,8 +249,10 @@ NANOVLLM_INLINE void PackedTensors::dequantise(std::int64_t row, std::int64_t co
         const std::uint8_t* const from = &codes[static_cast<std::size_t>((r - i) * kTileColumns)];
         float* const to = out + (r - row) * num;
         for (std::int64_t c = std::max(first, j); c < end;) {
-          const std::int64_t group = c / group_columns;
-          const std::int64_t next = std::min(end, (group + 1) * group_columns);
+          const std::int64_t group =
+              order != nullptr ? detail::word_at(*order, c) : c / group_columns;
+          const std::int64_t next =
+              order != nullptr ? c + 1 : std::min(end, (group + 1) * group_columns);
           const float factor = scale(r, group);
           const int middle = zero(r, group);
           for (; c < next; ++c) to[c - first] = static_cast<float>(from[c - j] - middle) * factor;

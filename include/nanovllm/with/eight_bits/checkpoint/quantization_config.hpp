@@ -39,17 +39,19 @@ struct QuantizationConfig {
   std::int64_t block_columns = 128;
   /// Modules that are said to be stored in 16 bits, such as "lm_head" or "model.layers.0.mlp.gate".
   std::vector<std::string> unquantised{};
-  std::optional<PackedFormat> packed{};  ///< of a checkpoint of integers
+  std::optional<PackedFormat> packed{};  ///< of a checkpoint of packed integers
+  bool has_int8 = false;  ///< what has scales is integers of 8 bits, not packed, instead of floats
 
   /// Whether the module of tensor `name`, "lm_head" of "lm_head.weight", is among them.
   [[nodiscard]] bool is_unquantised(std::string_view name) const;
 };
 
 /// Reads `quantization_config`, if there is one that is not empty: quant_method "fp8", as
-/// transformers and Qwen write it; "awq", version "gemm"; "gptq", of 4 or 8 bits, without an order
-/// of activations; or "compressed-tensors" with 8-bit floats, or with packed integers of 4 or 8
-/// bits. Everything else is a problem that is named. Source: transformers, FineGrainedFP8Config,
-/// AwqConfig, GPTQConfig; compressed-tensors, QuantizationConfig.
+/// transformers and Qwen write it; "awq", version "gemm"; "gptq", of 4 or 8 bits; or
+/// "compressed-tensors" with 8-bit floats or integers, or with packed integers of 4 or 8 bits.
+/// Everything else is a problem that is named.
+/// Source: transformers, FineGrainedFP8Config, AwqConfig, GPTQConfig; compressed-tensors,
+/// QuantizationConfig.
 [[nodiscard]] QuantizationConfig read_quantization(const JsonFields& fields, Problems& problems);
 
 /// The part of the library that reads packed integers: what a header-only program includes.
@@ -134,11 +136,11 @@ NANOVLLM_INLINE std::string read_word(const JsonFields& fields, std::string_view
   return std::string(known[0]);
 }
 
-/// The 8-bit floats of a group of compressed-tensors.
-NANOVLLM_INLINE void read_floats(const JsonFields& fields, const std::string& prefix,
+/// The 8-bit floats, or integers that are not packed, of a group of compressed-tensors.
+NANOVLLM_INLINE void read_scaled(const JsonFields& fields, const std::string& prefix,
                                  QuantizationConfig& out, Problems& problems) {
   static_cast<void>(fields.required_integer("num_bits", 8, 8));
-  expect_text(fields, "type", "float");
+  expect_text(fields, "type", out.has_int8 ? "int" : "float");
   if (!fields.boolean("symmetric").value_or(true))
     problems.add("'", prefix, "weights.symmetric' must be true, got false");
   const std::string strategy = fields.string("strategy").value_or("tensor");
@@ -159,14 +161,42 @@ NANOVLLM_INLINE void read_packed(PackedLayout layout, const JsonFields& fields, 
   }
 }
 
+/// Adds a problem for each transform of activations, keys or values. Those of weights are in the
+/// stored weights already. Source: compressed-tensors, TransformLocation.
+NANOVLLM_INLINE void check_transforms(const JsonFields& fields, Problems& problems) {
+  const Json* const config = fields.find("transform_config");
+  const Json* const groups =
+      config != nullptr && config->is_object() ? config->find("config_groups") : nullptr;
+  if (groups == nullptr || !groups->is_object()) return;
+  for (const auto& [name, group] : groups->items()) {
+    const Json* const apply = group.is_object() ? group.find("apply") : nullptr;
+    const std::string where =
+        concat("'quantization_config.transform_config.config_groups.", name, ".apply");
+    if (apply == nullptr || !apply->is_array()) {
+      problems.add(where, "' must be an array");
+      continue;
+    }
+    for (const Json& place : apply->elements()) {
+      const Json* const found = place.is_object() ? place.find("location") : nullptr;
+      if (found != nullptr && (*found == Json("weight_input") || *found == Json("weight_output")))
+        continue;
+      problems.add(where, ".location' must be \"weight_input\" or \"weight_output\", got ",
+                   found == nullptr ? "nothing" : shown(*found),
+                   ": transforms of activations are not supported");
+    }
+  }
+}
+
 NANOVLLM_INLINE void read_compressed_tensors(const Json& json, QuantizationConfig& out,
                                              Problems& problems) {
   const std::string prefix = "quantization_config.";
   const JsonFields fields(json, prefix, problems);
-  const bool is_packed =
-      read_word(fields, "format", {"float-quantized", "naive-quantized", "pack-quantized"}) ==
-      "pack-quantized";
+  const std::string format = read_word(
+      fields, "format", {"float-quantized", "int-quantized", "naive-quantized", "pack-quantized"});
+  const bool is_packed = format == "pack-quantized";
+  out.has_int8 = format == "int-quantized";
   read_modules(fields, "ignore", out);
+  check_transforms(fields, problems);
   const Json* const groups = fields.find("config_groups");
   if (groups == nullptr || !groups->is_object() || groups->empty()) {
     problems.add("'quantization_config.config_groups' is missing");
@@ -181,7 +211,7 @@ NANOVLLM_INLINE void read_compressed_tensors(const Json& json, QuantizationConfi
     }
     const JsonFields own(*weights, here + "weights.", problems);
     if (!is_packed) {
-      read_floats(own, here, out, problems);
+      read_scaled(own, here, out, problems);
       continue;
     }
     expect_text(JsonFields(group, here, problems), "format", "pack-quantized");

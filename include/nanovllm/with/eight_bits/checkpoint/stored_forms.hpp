@@ -1,6 +1,6 @@
 #pragma once
-/// Reads matrices of 8-bit floats and blocks of integers, and says of packed ones what is missing
-/// (packed_integers.hpp reads them).
+/// Reads matrices of 8-bit floats and integers and blocks of integers, and says of packed ones what
+/// is missing (packed_integers.hpp reads them).
 
 #include "nanovllm/core/separate.hpp"
 
@@ -80,11 +80,8 @@ class IntBlocks final : public StoredMatrix {
 class EightBitsReader final : public FormReader {
  public:
   explicit EightBitsReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {
-    const bool is_quantised =
-        std::ranges::any_of(checkpoint.tensors(), [](const CheckpointTensor& tensor) {
-          return tensor.dtype == FileDType::f8_e4m3 || is_packed_name(tensor.name);
-        });
-    if (is_quantised) config_ = read_quantization(checkpoint);
+    if (std::ranges::any_of(checkpoint.tensors(), needs_quantization))
+      config_ = read_quantization(checkpoint);
   }
 
   [[nodiscard]] std::optional<StoredForm> find(const WantedTensor& wanted) const override {
@@ -96,10 +93,6 @@ class EightBitsReader final : public FormReader {
     }
     if (is_float(tensor->dtype)) return {};
     StoredForm out;
-    if (tensor->dtype != FileDType::f8_e4m3) {
-      out.problem = concat("must be F32, F16, BF16 or F8_E4M3, got ", tensor->type_name());
-      return out;
-    }
     if (const auto* scales = find_scale_tensor(checkpoint_, wanted.name); scales != nullptr)
       out.names.push_back(scales->name);
     out.problem = scales_problem(checkpoint_, *tensor, config_);

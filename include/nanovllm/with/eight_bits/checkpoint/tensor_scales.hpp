@@ -1,5 +1,5 @@
 #pragma once
-/// Matrices of 8-bit floats in a checkpoint, and the scales that belong to them.
+/// Matrices of 8-bit floats or integers in a checkpoint, and the scales that belong to them.
 
 #include <cstddef>
 #include <memory>
@@ -18,12 +18,12 @@ namespace nanovllm {
 [[nodiscard]] const CheckpointTensor* find_scale_tensor(const Checkpoint& checkpoint,
                                                         const std::string& name);
 
-/// What is wrong with `matrix`, which is of e4m3, or with its scales; empty if nothing.
+/// What is wrong with `matrix`, which is of e4m3 or int8, or with its scales; empty if nothing.
 [[nodiscard]] std::string scales_problem(const Checkpoint& checkpoint,
                                          const CheckpointTensor& matrix,
                                          const QuantizationConfig& config);
 
-/// `matrix`, which is of e4m3 and has no problem.
+/// `matrix`, which is of e4m3 or int8 and has no problem.
 [[nodiscard]] std::shared_ptr<const detail::StoredMatrix> scaled_matrix(
     const Checkpoint& checkpoint, const CheckpointTensor& matrix, const QuantizationConfig& config);
 
@@ -89,8 +89,9 @@ NANOVLLM_INLINE bool holds_scales(const CheckpointTensor& tensor) {
   return tensor.blocks == nullptr && std::ranges::find(kTypes, tensor.dtype) != kTypes.end();
 }
 
-/// A matrix of e4m3: element (n, k) is stored[n, k] · scale. There is one scale for the whole
-/// matrix, for each row, or for each block of rows and columns; the last blocks may be smaller.
+/// A matrix of e4m3 or int8: element (n, k) is stored[n, k] · scale. There is one scale for the
+/// whole matrix, for each row, or for each block of rows and columns; the last blocks may be
+/// smaller.
 class ScaledMatrix final : public StoredMatrix {
  public:
   /// How the scales lie.
@@ -104,6 +105,25 @@ class ScaledMatrix final : public StoredMatrix {
       : StoredMatrix(matrix), scales_(scales), layout_(layout) {}
 
   bool give(const Region& region, const Sink& sink) const override {
+    const auto scale_of = [this, &region](std::int64_t i, std::int64_t j) {
+      return scale(region.row_begin + i, region.column_begin + j);
+    };
+    const std::int64_t phase = region.column_begin % layout_.group_columns;
+    if (is_integers()) {
+      return sink(AnyStoredRows(IntRows{
+          .rows = region.rows(),
+          .columns = region.columns(),
+          .group_columns = layout_.group_columns,
+          .phase = phase,
+          .read =
+              [&](std::int64_t i, std::int8_t* codes) {
+                std::memcpy(codes,
+                            row_at(region.row_begin + i, region.num_columns) + region.column_begin,
+                            static_cast<std::size_t>(region.columns()));
+              },
+          .group = [&](std::int64_t i,
+                       std::int64_t j) { return IntRows::Group{.scale = scale_of(i, j)}; }}));
+    }
     return sink(AnyStoredRows(Fp8Rows{
         .data = reinterpret_cast<const fp8_e4m3*>(row_at(region.row_begin, region.num_columns) +
                                                   region.column_begin),
@@ -111,10 +131,8 @@ class ScaledMatrix final : public StoredMatrix {
         .columns = region.columns(),
         .stride = region.num_columns,
         .group_columns = layout_.group_columns,
-        .phase = region.column_begin % layout_.group_columns,
-        .scale = [this, &region](std::int64_t i, std::int64_t j) {
-          return scale(region.row_begin + i, region.column_begin + j);
-        }}));
+        .phase = phase,
+        .scale = scale_of}));
   }
 
   void read(const Region& region, float* out) const override {
@@ -125,6 +143,10 @@ class ScaledMatrix final : public StoredMatrix {
         const std::int64_t next = std::min(region.column_end, (column / group + 1) * group);
         const float factor = scale(row, column);
         for (; column < next; ++column) {
+          if (is_integers()) {
+            *out++ = static_cast<float>(std::to_integer<std::int8_t>(from[column])) * factor;
+            continue;
+          }
           fp8_e4m3 stored;
           std::memcpy(&stored, from + column, 1);
           *out++ = static_cast<float>(stored) * factor;
@@ -134,6 +156,7 @@ class ScaledMatrix final : public StoredMatrix {
   }
 
  private:
+  [[nodiscard]] bool is_integers() const { return tensor().dtype == FileDType::i8; }
   [[nodiscard]] float scale(std::int64_t row, std::int64_t column) const {
     return scale_at(scales_,
                     static_cast<std::size_t>(row / layout_.group_rows * layout_.groups_across +
@@ -173,13 +196,18 @@ NANOVLLM_INLINE std::string scales_problem(const Checkpoint& checkpoint,
                                            const CheckpointTensor& matrix,
                                            const QuantizationConfig& config) {
   const std::string &name = matrix.name, shape = detail::shape_string(matrix.shape);
-  if (matrix.shape.size() != 2) return concat("must be a matrix to be F8_E4M3, got ", shape);
+  const std::string type(matrix.type_name());
+  const FileDType expected = config.has_int8 ? FileDType::i8 : FileDType::f8_e4m3;
+  if (matrix.dtype != expected)
+    return concat("must be F32, F16, BF16 or ", nanovllm::name(expected), ", got ", type);
+  if (matrix.shape.size() != 2) return concat("must be a matrix to be ", type, ", got ", shape);
   if (config.is_unquantised(name))
-    return "is F8_E4M3, but config.json lists it among the modules that are not quantised";
+    return concat("is ", type, ", but config.json lists it among the modules that are not ",
+                  "quantised");
   const CheckpointTensor* const scales = find_scale_tensor(checkpoint, name);
   if (scales == nullptr)
-    return concat("is F8_E4M3, but there are no scales: neither '", name, "_scale_inv' nor '", name,
-                  "_scale'");
+    return concat("is ", type, ", but there are no scales: neither '", name, "_scale_inv' nor '",
+                  name, "_scale'");
   if (!detail::holds_scales(*scales))
     return concat("has scales of ", scales->type_name(),
                   "; they must be F32, F16, BF16 or F8_E8M0");
@@ -217,9 +245,9 @@ NANOVLLM_INLINE QuantizationConfig read_quantization(const Checkpoint& checkpoin
 }
 
 NANOVLLM_INLINE bool is_activation_scale(std::string_view name) {
-  constexpr std::array<std::string_view, 9> kNames = {
-      ".input_scale", ".output_scale",  ".q_scale",       ".k_scale",      ".v_scale",
-      ".kv_scale",    ".q_cache.scale", ".k_cache.scale", ".v_cache.scale"};
+  constexpr std::array<std::string_view, 10> kNames = {
+      ".input_scale", ".input_zero_point", ".output_scale",  ".q_scale",       ".k_scale",
+      ".v_scale",     ".kv_scale",         ".q_cache.scale", ".k_cache.scale", ".v_cache.scale"};
   return std::ranges::any_of(kNames, [&](std::string_view end) { return name.ends_with(end); });
 }
 
