@@ -2,24 +2,35 @@
 
 #include "nanovllm/engine/runner/runner.hpp"
 
+#include <chrono>
+#include <optional>
+#include <vector>
+
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/engine/runner/thread_ranks.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
 
 namespace {
 
-using Policy = Float32Policy;
+struct Policy : Float32Policy {
+  using Ranks = ThreadRanks;
+};
+
+using Limit = std::optional<std::chrono::duration<double>>;
 
 struct TestRunner : RunnerOf<Policy> {
-  TestRunner()
-      : Runner(Qwen3Config::load(model_directory("group1_tied_yarn")),
-               {.num_threads = 1,
+  explicit TestRunner(int num_ranks = 1, Limit limit = {}, const char* model = "group1_tied_yarn")
+      : Runner(Qwen3Config::load(model_directory(model)),
+               {.num_ranks = num_ranks,
+                .num_threads = 1,
                 .limits = {.max_num_batched_tokens = 64, .max_num_seqs = 4, .max_model_len = 64},
-                .block_size = Policy::kv.block_size},
-               [](auto& weights, auto& backend, int) {
-                 weights.load(Checkpoint(model_directory("group1_tied_yarn")), backend);
+                .block_size = Policy::kv.block_size,
+                .step_timeout = limit},
+               [&](auto& weights, auto& backend, int) {
+                 weights.load(Checkpoint(model_directory(model)), backend);
                }) {
     allocate_kv(8);
   }
@@ -92,27 +103,70 @@ std::vector<float> numbers(const StepResults& results) {
 
 }  // namespace
 
-TEST_CASE("two steps under way give what one after the other gives", "[runner]") {
-  constexpr int kNumSteps = 12;
-  TestRunner runner;
-  std::vector<std::vector<float>> expected, got;
-  Steps one(3), two(3);
+namespace {
+
+constexpr int kNumSteps = 12;
+
+std::vector<std::vector<float>> in_turn(TestRunner& runner) {
+  std::vector<std::vector<float>> out;
+  Steps steps(3);
   for (int i = 0; i < kNumSteps; ++i) {
-    const StepResults results = runner.run(one.next());
-    expected.push_back(numbers(results));
-    one.append_drawn(results);
+    const StepResults results = runner.run(steps.next());
+    out.push_back(numbers(results));
+    steps.append_drawn(results);
   }
-  runner.launch(two.next());
-  two.append_pending();
+  return out;
+}
+
+/// The next step's inputs come where those of the step before were.
+std::vector<std::vector<float>> two_at_a_time(TestRunner& runner) {
+  std::vector<std::vector<float>> out;
+  Steps steps(3);
+  runner.launch(steps.next());
+  steps.append_pending();
   for (int i = 1; i < kNumSteps; ++i) {
-    runner.launch(two.next());
-    two.append_pending();
+    runner.launch(steps.next());
+    steps.append_pending();
     const StepResults results = runner.wait();
-    got.push_back(numbers(results));
-    two.settle(results);
+    out.push_back(numbers(results));
+    steps.settle(results);
   }
-  got.push_back(numbers(runner.wait()));
-  CHECK(got == expected);
+  out.push_back(numbers(runner.wait()));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("two steps under way give what one after the other gives", "[runner]") {
+  TestRunner runner, other;
+  CHECK(two_at_a_time(runner) == in_turn(other));
+}
+
+TEST_CASE("ranks with threads give the same steps, and errors in their wait", "[runner]") {
+  constexpr const char* kModel = "group4_untied_sharded";
+  for (const int num_ranks : {1, 2}) {
+    TestRunner other(num_ranks, {}, kModel);
+    const auto expected = in_turn(other);
+    for (const Limit limit : {Limit(), Limit(10)}) {
+      CAPTURE(num_ranks, limit.has_value());
+      TestRunner runner(num_ranks, limit, kModel);
+      CHECK(two_at_a_time(runner) == expected);
+      Steps good(2), bad(2), later(2);
+      bad.append_pending(3);  // there are no such samples
+      CHECK_NOTHROW(runner.launch(good.next()));
+      CHECK_NOTHROW(runner.launch(bad.next()));
+      // Of several ranks one that fails ends what the others compute.
+      if (num_ranks == 1) CHECK_NOTHROW(runner.wait());
+      if (num_ranks == 2) CHECK_THROWS_WITH(runner.wait(), Catch::Matchers::Contains("sample 3"));
+      CHECK_THROWS_WITH(runner.wait(), Catch::Matchers::Contains("sample 3"));
+      if (num_ranks == 2) {
+        CHECK_THROWS_WITH(runner.run(later.next()), Catch::Matchers::Contains("sample 3"));
+        runner.reset();
+      }
+      CHECK(two_at_a_time(runner) == expected);
+      CHECK_NOTHROW(runner.launch(later.next()));  // and goes with it under way
+    }
+  }
 }
 
 TEST_CASE("results stay until the next launch but one", "[runner]") {

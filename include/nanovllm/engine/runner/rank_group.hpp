@@ -203,9 +203,8 @@ class RankGroup {
     throw_if_late();
   }
 
-  /// Waits for the step in `slot` on all ranks: one whose device has failed throws, where another
-  /// would wait for it without end. With a limit, throws an Error that names the ranks whose
-  /// devices hang.
+  /// Waits for the step in `slot` on all ranks. Throws when a device has failed, as another would
+  /// wait for it without end; with a limit, an Error that names the ranks whose devices hang.
   void wait(int slot) {
     if (is_alone()) return;
     join();
@@ -319,9 +318,8 @@ class RankGroup {
     newest_ = &step;
     threads_.start(
         [members = members_, call, mine = own](int r) {
-          Rank& rank = (*members)[r];
-          const auto entered = rank.enter();
-          call(rank, *mine);
+          const auto entered = (*members)[r].enter();
+          call((*members)[r], *mine);
         },
         [members = members_](int) { members->release_others(); });
   }
@@ -336,7 +334,10 @@ class RankGroup {
           watchdog_.limit(), kGrace, [this] { release_late_ranks(); }, late);
       if (late) throw Error(watchdog_.fire(hanging));
     } catch (...) {
-      newest_->error = std::current_exception();
+      // Of several ranks one that fails ends what the others compute, be it of the step before.
+      for (Begun& step : begun_)
+        if (&step == newest_ || members_->config.num_ranks > 1)
+          step.error = std::current_exception();
     }
   }
 
