@@ -249,6 +249,8 @@ inline constexpr StatMetric<std::int64_t> kCountMetrics[] = {
      &EngineStats::num_prefill_tokens},
     {"nanovllm:decode_tokens_total", "counter", "Tokens of decodes, refused drafts included.",
      &EngineStats::num_decode_tokens},
+    {"nanovllm:decode_generation_tokens_total", "counter",
+     "Of the tokens generated, those of decodes.", &EngineStats::num_sampled_by_decodes},
     {"nanovllm:kv_blocks", "gauge", "Blocks of the KV pool.", &EngineStats::num_kv_blocks},
     {"nanovllm:kv_blocks_free", "gauge", "Of them, free: unused, or cached and in no use.",
      &EngineStats::num_free_kv_blocks},
