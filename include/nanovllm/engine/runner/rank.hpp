@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/step/executor.hpp"
 #include "nanovllm/engine/step/rank_part.hpp"
+#include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
@@ -91,6 +93,13 @@ void check_step_memory(const Config& model, const StepLimits& limits, std::int64
 }
 
 namespace detail {
+
+/// A step that was begun: what ranks read of it, and keep if they hang, and why it failed.
+struct BegunStep {
+  std::shared_ptr<StepInputs> inputs;
+  std::shared_ptr<SampleInputs> draws;
+  std::exception_ptr error;
+};
 
 /// Two guards, made in their order and dropped in the reverse.
 template <class First, class Second>

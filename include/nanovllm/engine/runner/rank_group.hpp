@@ -207,8 +207,7 @@ class RankGroup {
   /// wait for it without end; with a limit, an Error that names the ranks whose devices hang.
   void wait(int slot) {
     if (is_alone()) return;
-    join();
-    if (begun(slot).error) std::rethrow_exception(std::exchange(begun(slot).error, nullptr));
+    settle(begun(slot));
     for (const Backoff backoff(Backoff::kForSteps); !is_done(slot); backoff.pause()) {
       throw_if_late();
       if (watchdog_.is_late()) give_up(slot);
@@ -295,16 +294,10 @@ class RankGroup {
   /// Whether a step is computed on the caller's thread, for as long as it takes.
   [[nodiscard]] bool is_alone() const { return size() == 1 && !watchdog_.has_limit(); }
 
-  /// A step that was begun: what ranks read of it, and keep if they hang, and why it failed.
-  struct Begun {
-    std::shared_ptr<StepInputs> inputs;
-    std::shared_ptr<SampleInputs> draws;
-    std::exception_ptr error;
-  };
+  using Begun = detail::BegunStep;
   [[nodiscard]] Begun& begun(int slot) { return begun_[static_cast<std::size_t>(slot)]; }
 
-  /// Starts `call(rank, inputs)` on every rank's thread, on a copy of the inputs, `own`, unless
-  /// `step` has failed. Calls it where there is one rank alone.
+  /// Starts `call(rank, own)` on every rank's thread, on a copy of `inputs`, unless `step` failed.
   template <class Inputs, class Call>
   void begin(Begun& step, std::shared_ptr<Inputs>& own, const Inputs& inputs, const Call& call) {
     if (is_alone()) {
@@ -322,6 +315,13 @@ class RankGroup {
           call((*members)[r], *mine);
         },
         [members = members_](int) { members->release_others(); });
+    if (members_->config.processes) settle(step);  // messages of steps and sums come in turn
+  }
+
+  /// The same as `join()`, and throws if `step` has failed.
+  void settle(Begun& step) {
+    join();
+    if (step.error) std::rethrow_exception(std::exchange(step.error, nullptr));
   }
 
   /// Returns when all ranks have begun what was started last. What the first that failed threw is
