@@ -44,7 +44,7 @@ class RankThreads {
   ~RankThreads() {
     try {
       join();
-    } catch (...) {  // nobody asked for it
+    } catch (...) {  // the caller goes without a `join`, and so without its error
     }
     state_->stop();
     for (std::size_t i = 0; i < threads_.size(); ++i) {
